@@ -1,0 +1,284 @@
+"""The base of all models: five fields, frozen, nothing else.
+
+Each field has one check, inherited by every subclass; what a subclass annotates comes after it and only narrows.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ValidationError, core_schema
+from torch import Tensor
+from typing_extensions import TypeVar
+
+from strictstep.schema.describe import names_text
+from strictstep.schema.errors import StepOutputError
+from strictstep.schema.fields import (
+    Checked,
+    ReduceOp,
+    has_shapes,
+    is_number,
+    names_and_annotations,
+    reduction,
+    refuse_unchecked_scalars,
+)
+from strictstep.schema.loss import evaluation_loss
+from strictstep.schema.missing import FIELDS
+from strictstep.schema.records import Brief, detached_record, same
+from strictstep.schema.report import report_of_call
+from strictstep.schema.scalars import ScalarValue, bar_scalars, host_number, scalars
+from strictstep.schema.translate import problems_found
+from strictstep.schema.trees import hiddens, metrics
+
+CHECKED = Checked()  # the field's own check has run before: the annotation adds nothing
+
+LogT = TypeVar(
+    "LogT",
+    bound=Mapping[str, object],
+    default=Annotated[Mapping[str, ScalarValue], CHECKED],
+    covariant=True,
+)
+MetricsT = TypeVar(
+    "MetricsT",
+    bound=Mapping[str, object],
+    default=Annotated[Mapping[str, Any], CHECKED],
+    covariant=True,
+)
+HiddensT = TypeVar("HiddensT", default=Annotated[Any, CHECKED], covariant=True)
+BarT = TypeVar(
+    "BarT",
+    bound=Mapping[str, object],
+    default=Annotated[Mapping[str, ScalarValue], CHECKED],
+    covariant=True,
+)
+
+
+def _nothing() -> Any:
+    return {}
+
+
+_DEFAULTS: dict[str, Callable[[], Any]] = {
+    "log": _nothing,
+    "progress_bar": _nothing,
+    "hiddens": type(None),
+    "metrics": _nothing,
+}
+
+
+def _is_narrowed(info: FieldInfo) -> bool:
+    return CHECKED not in info.metadata and not isinstance(info.annotation, TypeVar)
+
+
+def _refuse_less_rigid(model: type[BaseModel]) -> None:
+    added = model.__pydantic_fields__.keys() - {*FIELDS, "reason"}
+    if added:
+        raise TypeError(
+            f"`{model.__name__}`: expected no fields but the five, got {names_text(sorted(added))}\n"
+            "  help: list names of your own in a TypedDict for `log` or `metrics`"
+        )
+    if model.model_config.get("extra") != "forbid" or not model.model_config.get("frozen"):
+        raise TypeError(
+            f"`{model.__name__}`: expected the configuration of its base, got one that is not frozen or allows extras\n"
+            "  help: leave `extra` and `frozen` as they are"
+        )
+
+
+def _outcome(model: Any, validate: Callable[..., Any], fields: Any, **options: Any) -> Any:
+    try:
+        return validate(fields, **options)
+    except ValidationError as invalid:
+        found = problems_found(invalid, fields if isinstance(fields, dict) else {}, model.listed_names())
+    return report_of_call(model.__name__, found)
+
+
+def _in_one_shape_scope(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Let dimensions of one name agree within one output, and be forgotten after it."""
+    import jaxtyping
+
+    with jaxtyping.jaxtyped("context"):
+        return validate(value)
+
+
+class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
+    """What a step returns, checked; base of the models of each stage.
+
+    A team's own model narrows the fields by type parameters, in the order `log`, `metrics`, `hiddens`,
+    `progress_bar`: `class DigitsOutput(TrainingOutput[DigitsLog]): ...`. A TypedDict names the keys; jaxtyping
+    annotations give tensor shapes in `metrics` and `hiddens`.
+
+    Raises:
+        StepOutputError: where a model is called with invalid values; every problem at once.
+        TypeError: at the definition of a subclass that adds fields, accepts more, or annotates scalars by value.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,  # in `metrics` pydantic would else parse strings, and read a tensor's value for a `float`
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,
+    )
+
+    loss: Annotated[Tensor | float | int | bool | None, CHECKED] = None
+    """The loss of the batch: shape `[]`, in the loss function's own unit."""
+
+    log: LogT = Field(default_factory=_nothing)
+    """Names to scalars for the loggers, each detached and on its device."""
+
+    progress_bar: BarT = Field(default_factory=_nothing)
+    """Names to scalars for the progress bar; also a list, tuple or set of names of `log` values."""
+
+    hiddens: HiddensT = Field(default=cast(HiddensT, None))
+    """State for the next chunk of a sequence: a tensor or a nesting of tensors, each detached."""
+
+    metrics: MetricsT = Field(default_factory=_nothing)
+    """Names to anything that is collated over the epoch; tensors are detached."""
+
+    _number_metrics: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("loss", mode="before")
+    @staticmethod
+    def _check_loss(value: Any) -> Any:
+        return evaluation_loss(value)
+
+    @field_validator("log", mode="before")
+    @staticmethod
+    def _check_log(value: Any) -> dict[str, ScalarValue]:
+        return scalars(value)
+
+    @field_validator("progress_bar", mode="before")
+    @staticmethod
+    def _check_progress_bar(value: Any, info: ValidationInfo) -> dict[str, ScalarValue]:
+        return scalars(value) if type(value) is dict else bar_scalars(value, info.data.get("log"))
+
+    @field_validator("hiddens", mode="before")
+    @staticmethod
+    def _check_hiddens(value: Any) -> Any:
+        return hiddens(value)
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _check_metrics(cls, value: Any) -> dict[str, Any]:
+        checked = metrics(value)
+        for name in cls._number_metrics & checked.keys():
+            number = host_number(checked[name])
+            checked[name] = checked[name] if number is None else number
+        return checked
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, **fields: Any) -> None:
+            outcome = _outcome(type(self), self.__pydantic_validator__.validate_python, fields, self_instance=self)
+            del fields  # a kept error keeps this frame, and with it everything that the frame holds
+            if isinstance(outcome, StepOutputError):
+                raise outcome
+
+        # pydantic's own mark: without it pydantic-core would build every output through the method above.
+        __init__.__pydantic_base_init__ = True
+
+        @classmethod
+        def model_validate(cls, obj: Any, **options: Any) -> Self:
+            """Validate a dict of the fields, as calling the model does."""
+            outcome = _outcome(cls, super().model_validate, obj, **options)
+            del obj
+            if isinstance(outcome, StepOutputError):
+                raise outcome
+            return outcome
+
+        @classmethod
+        def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+            """Validate JSON; it can hold no tensor, so this is for evaluation outputs of plain numbers."""
+            outcome = _outcome(cls, super().model_validate_json, json_data, **options)
+            if isinstance(outcome, StepOutputError):
+                raise outcome
+            return outcome
+
+    @classmethod
+    def listed_names(cls) -> dict[str, tuple[str, ...]]:
+        """The names that a schema lists, by field; a field that lists none is left out."""
+        named = {field: names_and_annotations(cls.model_fields[field].annotation) for field in FIELDS}
+        return {field: tuple(names) for field, names in named.items() if names}
+
+    @classmethod
+    def reductions(cls) -> dict[str, dict[str, ReduceOp]]:
+        """How the listed values are reduced over batches and ranks, by field and name.
+
+        Names that no schema lists are reduced by the weighted mean.
+
+        Example:
+            >>> from typing_extensions import TypedDict
+            >>> from strictstep.schema import Reduce, Scalar, TrainingOutput
+            >>> class Log(TypedDict):
+            ...     accuracy: Scalar
+            ...     images: Annotated[Scalar, Reduce("sum")]
+            >>> TrainingOutput[Log].reductions()
+            {'log': {'accuracy': 'mean', 'images': 'sum'}}
+        """
+        named = {
+            field: names_and_annotations(cls.model_fields[field].annotation)
+            for field in ("log", "progress_bar", "metrics")
+        }
+        return {
+            field: {name: reduction(hint) for name, hint in names.items()} for field, names in named.items() if names
+        }
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """Name a parametrised model by the parameters that were written: `TrainingOutput[DigitsLog]`."""
+        written = [getattr(param, "__name__", str(param)) for param in params if CHECKED not in get_args(param)]
+        return f"{cls.__name__}[{', '.join(written)}]"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check the defaults of narrowed fields too, and let the named dimensions of one output agree."""
+        for field, default in _DEFAULTS.items():
+            info = cls.__pydantic_fields__[field]
+            if _is_narrowed(info):
+                info.validate_default = True
+                info.default_factory = info.default_factory or default
+        schema = handler(source)
+        if not any(has_shapes(info.annotation) for info in cls.__pydantic_fields__.values()):
+            return schema
+        return core_schema.no_info_wrap_validator_function(_in_one_shape_scope, schema)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Refuse a subclass that is less rigid than its base."""
+        super().__pydantic_init_subclass__(**options)
+        _refuse_less_rigid(cls)
+        for field in ("log", "progress_bar"):
+            if _is_narrowed(cls.__pydantic_fields__[field]):
+                refuse_unchecked_scalars(cls.__name__, field, cls.__pydantic_fields__[field].annotation)
+        hints = names_and_annotations(cls.__pydantic_fields__["metrics"].annotation)
+        cls._number_metrics = frozenset(name for name, hint in hints.items() if is_number(hint))
+
+    def __eq__(self, other: object) -> bool:
+        """Same class, and the same dtypes, devices and values, NaN equal to NaN. Reads the values of tensors."""
+        return type(self) is type(other) and same(self.__dict__, other.__dict__)
+
+    def __hash__(self) -> NoReturn:
+        """Refuse: equality reads tensors, and a hash of them would too."""
+        raise TypeError(f"`{type(self).__name__}` holds tensors and has no hash\n  help: key by `id(output)` instead")
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A record of the output, its loss detached: torch copies no tensor that is inside a graph."""
+        record = type(self).__new__(type(self))
+        record.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return record
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state for pickling: a record of the output, its loss detached."""
+        state = super().__getstate__()
+        return {**state, "__dict__": detached_record(state["__dict__"])}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """The fields in a few words each, without contents of tensors."""
+        return ((name, Brief(value)) for name, value in self.__dict__.items() if value is not None and value != {})
+
+
+if TYPE_CHECKING:
+    AnyOutput = StepOutput[Any, Any, Any, Any]
+else:
+    AnyOutput = StepOutput

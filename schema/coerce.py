@@ -1,0 +1,291 @@
+"""From whatever a step returned to a checked output, or to one error that says everything that is wrong."""
+
+from contextlib import suppress
+from types import CoroutineType
+from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
+
+from pydantic_core import ValidationError
+from torch import Tensor
+
+from strictstep.schema import forms
+from strictstep.schema.base import AnyOutput, StepOutput
+from strictstep.schema.describe import describe
+from strictstep.schema.errors import Stage, StepOutputError
+from strictstep.schema.explain import Arrived
+from strictstep.schema.faults import faults_of
+from strictstep.schema.missing import FIELDS
+from strictstep.schema.names import nearest
+from strictstep.schema.notices import warn_of_moved_names, warn_of_none
+from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
+from strictstep.schema.report import report_of_step
+from strictstep.schema.translate import Found, problems_found
+
+OnNone = Literal["skip", "error"]
+Output = TypeVar("Output", bound=AnyOutput)
+
+MODELS: dict[str, type[AnyOutput]] = {
+    "training": TrainingOutput,
+    "manual": ManualOutput,
+    "validation": EvaluationOutput,
+    "test": EvaluationOutput,
+}
+_FIELD_SET = frozenset(FIELDS)
+
+
+@overload
+def coerce(
+    returned: object,
+    *,
+    schema: type[Output],
+    stage: Stage = ...,
+    strict: bool = ...,
+    on_none: OnNone = ...,
+    step: object = ...,
+    epoch: int | None = ...,
+    batch_idx: int | None = ...,
+) -> Output | SkippedStep: ...
+@overload
+def coerce(
+    returned: object,
+    *,
+    stage: Literal["training"] = ...,
+    schema: None = ...,
+    strict: bool = ...,
+    on_none: OnNone = ...,
+    step: object = ...,
+    epoch: int | None = ...,
+    batch_idx: int | None = ...,
+) -> TrainingOutput | SkippedStep: ...
+@overload
+def coerce(
+    returned: object,
+    *,
+    stage: Literal["manual"],
+    schema: None = ...,
+    strict: bool = ...,
+    on_none: OnNone = ...,
+    step: object = ...,
+    epoch: int | None = ...,
+    batch_idx: int | None = ...,
+) -> ManualOutput | SkippedStep: ...
+@overload
+def coerce(
+    returned: object,
+    *,
+    stage: Literal["validation", "test"],
+    schema: None = ...,
+    strict: bool = ...,
+    on_none: OnNone = ...,
+    step: object = ...,
+    epoch: int | None = ...,
+    batch_idx: int | None = ...,
+) -> EvaluationOutput | SkippedStep: ...
+def coerce(
+    returned: object,
+    *,
+    stage: Stage = "training",
+    schema: type[AnyOutput] | None = None,
+    strict: bool = False,
+    on_none: OnNone = "skip",
+    step: object = None,
+    epoch: int | None = None,
+    batch_idx: int | None = None,
+) -> AnyOutput:
+    """Turn what a step returned into a checked output.
+
+    Args:
+        returned: anything. A tensor is the `loss`; mappings, dataclasses, namedtuples, attrs and pydantic objects are
+            read by name; names beyond the five fields move to `metrics`, with a warning.
+        stage: what the step is for: `"training"` requires a differentiable `loss`.
+        schema: a model of your own, a subclass of the stage's model.
+        strict: make names beyond the five fields an error.
+        on_none: in training, `None` is a `SkippedStep` and a warning (`"skip"`) or an error (`"error"`).
+        step: the step function; it and the two numbers only make reports better.
+        epoch: number of the epoch, for the report.
+        batch_idx: number of the batch, for the report.
+
+    Returns:
+        The stage's model (or `schema`), or a `SkippedStep`. Tensors are those that were returned: the loss itself,
+        everything else detached; none is copied and none is read.
+
+    Raises:
+        StepOutputError: with every problem at once.
+        TypeError: if `schema` is not an output model.
+        ValueError: if `stage` or `on_none` is unknown, or `schema` is a model of another stage.
+
+    Example:
+        >>> import torch
+        >>> loss = torch.nn.Linear(4, 1)(torch.ones(8, 4)).pow(2).mean()
+        >>> coerce({"loss": loss, "log": {"images": 8}}).log
+        {'images': 8}
+        >>> coerce(0.25, stage="validation").loss
+        0.25
+    """
+    model = model_of(stage, schema)
+    if on_none not in ("skip", "error"):
+        raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
+    outcome = checked(returned, Call(model, stage, strict, on_none, step, epoch, batch_idx))
+    if type(outcome) is StepOutputError:
+        del returned  # a kept error keeps this frame, and with it everything that the frame holds
+        raise outcome
+    return cast(AnyOutput, outcome)
+
+
+class Call(NamedTuple):
+    """What a return is checked against, and what is known of the step for a report."""
+
+    model: type[AnyOutput]
+    stage: Stage
+    strict: bool
+    on_none: OnNone
+    step: object
+    epoch: int | None
+    batch_idx: int | None
+
+
+def model_of(stage: Stage, schema: type[AnyOutput] | None) -> type[AnyOutput]:
+    """The model that a stage is checked against.
+
+    Raises:
+        TypeError: if `schema` is no output model, or one whose annotations cannot be resolved.
+        ValueError: if `stage` is unknown, or `schema` is a model of another stage.
+    """
+    model = MODELS.get(stage) if type(stage) is str else None
+    if model is None:
+        near = nearest(stage, MODELS) if type(stage) is str else None
+        raise ValueError(
+            f"expected a stage ({', '.join(MODELS)}), got {describe(stage)}"
+            + (f"\n  help: write '{near}'" if near else "")
+        )
+    if schema is None or schema is model:
+        return model
+    return _own_model(stage, model, schema)
+
+
+def checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
+    """Return the output, or the error instead of raising it: the caller has a frame to clear first."""
+    fields = _plain_fields(returned)
+    if fields is not None:
+        try:
+            return call.model.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]
+        except ValidationError:
+            pass  # read once more below, where there is time for a report
+    outcome = _of_any_form(returned, call)
+    if isinstance(outcome, StepOutput):
+        return outcome
+    arrived = Arrived(type(returned), forms.names_in(returned), forms.length_of(returned))
+    return report_of_step(
+        outcome, arrived, stage=call.stage, step=call.step, epoch=call.epoch, batch_idx=call.batch_idx
+    )
+
+
+def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutput]:
+    if not isinstance(schema, type) or not issubclass(schema, StepOutput):
+        raise TypeError(f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}")
+    if not issubclass(schema, base):
+        stages = [name for name, model in MODELS.items() if issubclass(schema, model)]
+        help = f"pass `stage='{stages[0]}'`" if stages else f"derive it from `{base.__name__}`"
+        raise ValueError(
+            f"expected a subclass of `{base.__name__}` for the stage '{stage}', got `{schema.__name__}`\n  help: {help}"
+        )
+    if not schema.__pydantic_complete__ and not _resolves(schema):
+        raise TypeError(
+            f"expected a schema whose annotations can be resolved, got `{schema.__name__}` with an unknown name\n"
+            "  help: define or import what it annotates with before the step is decorated"
+        )
+    return schema
+
+
+def _resolves(schema: type[AnyOutput]) -> bool:
+    try:
+        return bool(schema.model_rebuild(raise_errors=False))
+    except NameError:
+        return False
+
+
+def _plain_fields(returned: Any) -> dict[str, Any] | None:
+    """The fields of the two forms that nearly every step returns: a tensor, and a dict of no keys but the five."""
+    kind = type(returned)
+    if kind is Tensor:
+        return {"loss": returned}
+    if kind is dict:
+        fields: dict[str, Any] = returned.copy()
+        try:
+            return fields if _FIELD_SET.issuperset(fields) else None
+        except Exception:  # the hash of a key raised
+            return None
+    return None
+
+
+def _of_any_form(returned: Any, call: Call) -> AnyOutput | list[Found]:
+    if returned is None:
+        return _of_none(call)
+    if issubclass(type(returned), StepOutput):
+        return _of_model(returned, call)
+    try:
+        reading = forms.read(returned, call.stage, call.strict)
+    except Exception as error:
+        return [forms.unreadable_form(returned, error)]
+    if reading is None:
+        _close(returned)
+        return [forms.not_accepted(returned, call.stage)]
+    return _of_reading(reading, call)
+
+
+def _of_reading(reading: forms.Reading, call: Call) -> AnyOutput | list[Found]:
+    try:
+        output = call.model.__pydantic_validator__.validate_python(reading.fields)
+    except ValidationError as invalid:
+        return [
+            *reading.found,
+            *problems_found(invalid, {**reading.fields, **reading.received}, call.model.listed_names()),
+        ]
+    if reading.found:
+        return list(reading.found)
+    if reading.moved:
+        warn_of_moved_names(reading.moved, call.step)
+    return output  # type: ignore[no-any-return]
+
+
+def _of_none(call: Call) -> AnyOutput | list[Found]:
+    if call.stage != "training":
+        return _of_reading(forms.Reading({}, {}), call)
+    if call.on_none == "error":
+        help = "was a `return` forgotten? to skip a batch on purpose, return `SkippedStep(reason=...)`"
+        return [
+            Found("returned_none", (), "expected a tensor, a mapping or an output model, got None", help, type(None))
+        ]
+    warn_of_none(call.step)
+    return SkippedStep(reason="returned None")
+
+
+def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | list[Found]:
+    if issubclass(type(returned), SkippedStep):
+        return returned
+    if issubclass(type(returned), call.model):
+        return _with_loss_checked(returned, call.model)
+    if issubclass(type(returned), MODELS[call.stage]):
+        return _of_reading(forms.Reading(dict(returned), {}), call)
+    message = f"expected an output of the stage '{call.stage}', got `{type(returned).__name__}`"
+    help = f"return `{MODELS[call.stage].__name__}`, or check the step with the stage that it is for"
+    return [Found("wrong_stage", (), message, help, type(returned))]
+
+
+def _with_loss_checked(returned: AnyOutput, model: type[AnyOutput]) -> AnyOutput | list[Found]:
+    """Check the loss again: an output that was pickled, copied or constructed may hold anything."""
+    loss = returned.__dict__.get("loss")
+    found = [
+        Found(fault.type, location, *forms.words_of(fault))  # type: ignore[arg-type]
+        for location, fault in faults_of(model._check_loss, loss, ("loss",))
+    ]
+    if found:
+        return found
+    checked_loss = model._check_loss(loss)
+    return returned if checked_loss is loss else returned.model_copy(update={"loss": checked_loss})
+
+
+def _close(returned: object) -> None:
+    """Close a coroutine that nothing will await, so that Python does not warn of it besides."""
+    if type(returned) is CoroutineType:
+        with suppress(Exception):
+            returned.close()

@@ -1,0 +1,159 @@
+"""Reading and rebuilding what users nest: mappings with text keys, and trees of tensors.
+
+Containers are rebuilt, tensors are detached and never copied, and the user's own objects are left as they are. Which
+container an object is, is decided by its exact type, so no code of a subclass runs. The walk that every step pays for
+stops at the first fault; only then a second one lists them all.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from strictstep.schema.describe import Location, describe
+from strictstep.schema.faults import Fault, fault, fault_saying, faults_of, gathered
+
+MAX_DEPTH = 64
+
+Check = Callable[[Any], Any]
+
+_BUSY = object()  # stands for a container that is being rebuilt: to meet it again below itself is a cycle
+
+
+def key_text(key: object) -> str:
+    """Return a key as a plain `str`; a subclass of it (a StrEnum, `numpy.str_`) gives its text."""
+    if issubclass(type(key), str):
+        return str.__str__(key)  # type: ignore[arg-type]
+    raise fault("key_not_string", "a name (str) as key", key, "use text for keys, for example `str(key)`")
+
+
+def items_of(values: Any) -> Collection[tuple[Any, Any]]:
+    """Return the pairs of any `Mapping`, asking it for nothing but `items()`."""
+    if type(values) is dict:
+        return values.items()
+    if not issubclass(type(values), Mapping):
+        help = "leave the field out when there is nothing to say" if values is None else "return a dict of names"
+        raise fault("field_not_mapping", "a mapping of names to values", values, help)
+    return list(values.items())
+
+
+def checked_mapping(values: Any, check: Check) -> dict[str, Any]:
+    """Return a new dict of `check(value)` under text keys, in the same order.
+
+    Raises:
+        ValidationError: gathering every fault, each at its key.
+    """
+    try:
+        items = items_of(values)
+        checked = {key if type(key) is str else key_text(key): check(value) for key, value in items}
+        if len(checked) == len(items):
+            return checked
+    except Exception:  # whatever it was, the walk below meets it again and says where
+        pass
+    raise gathered(_mapping_faults(values, check), values)
+
+
+def detached_tree(value: Any, check_leaf: Check) -> Any:
+    """Return a tree of the same containers with every tensor detached and `check_leaf(leaf)` for everything else.
+
+    List, tuple, dict, `OrderedDict` and namedtuples (with `torch.return_types`) are containers, up to 64 levels of
+    them; one that appears twice appears twice in the result too, as one object.
+
+    Raises:
+        ValidationError: gathering every fault, each at its place.
+    """
+    kind = type(value)
+    if kind is Tensor or issubclass(kind, Tensor):
+        return value.detach() if value.requires_grad else value
+    if not _is_container(kind):
+        return check_leaf(value)
+    try:
+        return _rebuilt(value, check_leaf, {}, MAX_DEPTH)
+    except Exception:  # whatever it was, the walk below meets it again and says where
+        pass
+    raise gathered(_tree_faults(value, check_leaf, (), frozenset(), set()), value)
+
+
+def _mapping_faults(values: Any, check: Check) -> Iterator[Fault]:
+    yield from faults_of(items_of, values)
+    seen: set[str] = set()
+    for key, value in _items_or_nothing(values):
+        wrong_key = list(faults_of(key_text, key))
+        yield from wrong_key
+        name = key_text(key) if not wrong_key else describe(key)
+        if name in seen:
+            yield (name,), fault_saying("key_twice", "expected each name once, got it twice", key, "rename one of them")
+        seen.add(name)
+        yield from faults_of(check, value, (name,))
+
+
+def _items_or_nothing(values: Any) -> Iterable[tuple[Any, Any]]:
+    try:
+        return list(items_of(values))
+    except Exception:
+        return ()
+
+
+def _is_container(kind: type) -> bool:
+    return kind in _PLAIN or (issubclass(kind, tuple) and (hasattr(kind, "_fields") or _is_struct_sequence(kind)))
+
+
+_PLAIN = frozenset({list, tuple, dict, OrderedDict})
+
+
+def _is_struct_sequence(kind: type) -> bool:
+    return kind.__module__ == "torch.return_types"  # what `x.max(dim=1)` returns: a tuple with names
+
+
+def _rebuilt(value: Any, check_leaf: Check, made: dict[int, Any], levels: int) -> Any:
+    kind = type(value)
+    if kind is Tensor:
+        return value.detach() if value.requires_grad else value
+    if not _is_container(kind):
+        return detached_tree(value, check_leaf)
+    known = made.get(id(value))
+    if known is not None and known is not _BUSY:
+        return known
+    if levels == 0 or known is _BUSY:
+        raise RecursionError
+    made[id(value)] = _BUSY
+    made[id(value)] = built = _built(kind, value, lambda child: _rebuilt(child, check_leaf, made, levels - 1))
+    return built
+
+
+def _built(kind: type, value: Any, rebuilt: Check) -> Any:
+    if kind is list:
+        return [rebuilt(child) for child in value]
+    if issubclass(kind, dict):
+        return kind((key, rebuilt(child)) for key, child in value.items())
+    children = tuple(rebuilt(child) for child in tuple.__iter__(value))
+    # A namedtuple is made as tuple makes it: PackedSequence and others have a `__new__` of their own.
+    return kind(children) if _is_struct_sequence(kind) else tuple.__new__(kind, children)
+
+
+def _tree_faults(
+    value: Any, check_leaf: Check, location: Location, above: frozenset[int], done: set[int]
+) -> Iterator[Fault]:
+    if not _is_container(type(value)):
+        yield from faults_of(lambda leaf: detached_tree(leaf, check_leaf), value, location)
+    elif len(location) == MAX_DEPTH or id(value) in above:
+        expected = f"at most {MAX_DEPTH} levels of containers, none inside itself"
+        yield location[:2], fault("too_deep", expected, value, "return a flatter structure")
+    elif id(value) not in done:
+        for label, child in _children(value):
+            yield from _tree_faults(child, check_leaf, (*location, label), above | {id(value)}, done)
+        done.add(id(value))
+
+
+def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
+    if issubclass(type(value), dict):
+        return ((_label(key), child) for key, child in value.items())
+    names = getattr(type(value), "_fields", None) or range(len(value))
+    return zip(names, iter(value), strict=False)
+
+
+def _label(key: object) -> str | int:
+    if type(key) is str:
+        return key
+    return key if type(key) is int and key.bit_length() < 63 else describe(key)

@@ -1,0 +1,140 @@
+"""A value in a few words, for messages: never its contents, never a device sync, and nothing it does can raise.
+
+What an object is, is decided by `type(value)`: `__class__`, `__repr__` and `__len__` are the object's own and may lie.
+"""
+
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+Location = tuple[str | int, ...]
+
+TEXT_WIDTH = 40
+NAMES_SHOWN = 12
+
+
+def describe(value: object) -> str:
+    """Say what a value is: `float32[8, 2] tensor on cpu`, `str 'warm'`, `tuple[Tensor, dict]`.
+
+    Example:
+        >>> import torch
+        >>> describe(torch.zeros(8, 2)), describe(0.27), describe((1, "a"))
+        ('float32[8, 2] tensor on cpu', 'float 0.27', 'tuple[int, str]')
+    """
+    try:
+        return _describe(value)
+    except Exception:  # a subclass may raise from any attribute; its type is always known
+        return f"{type_name(type(value))} object"
+
+
+def type_name(kind: type) -> str:
+    """Name of a type, also where its metaclass lies about it."""
+    return str(type.__getattribute__(kind, "__qualname__")).rpartition("<locals>.")[2][:TEXT_WIDTH]
+
+
+def path_text(location: Location) -> str:
+    """Write a location as one would in code.
+
+    Example:
+        >>> path_text(("log", "acc")), path_text(("log", "top 1")), path_text(("hiddens", 1, "h"))
+        ('log.acc', "log['top 1']", 'hiddens[1].h')
+    """
+    first, *rest = location or ("",)
+    return str(first) + "".join(_step_text(step) for step in rest)
+
+
+def names_text(names: Iterable[str]) -> str:
+    """A list of names for a message, cut where it gets long.
+
+    Example:
+        >>> names_text(["logits", "labels"])
+        '`logits`, `labels`'
+    """
+    listed = list(names)
+    shown = ", ".join(f"`{_cut(name)}`" for name in listed[:NAMES_SHOWN])
+    return shown if len(listed) <= NAMES_SHOWN else f"{shown} and {len(listed) - NAMES_SHOWN} more"
+
+
+def _step_text(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if step.isidentifier() else f"[{_cut(step)!r}]"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 3] + "..."
+
+
+def numpy_type(name: str) -> type | tuple[()]:
+    """A class of numpy for `issubclass`; empty while numpy is not imported, since then no value can be of it."""
+    numpy: Any = sys.modules.get("numpy")
+    return getattr(numpy, name, ())
+
+
+def _describe(value: Any) -> str:
+    if issubclass(type(value), numpy_type("generic")):
+        return f"numpy.{type_name(type(value))}"
+    if issubclass(type(value), numpy_type("ndarray")):
+        return f"{value.dtype}{list(value.shape)} array"
+    for kinds, words in _WORDS:
+        if issubclass(type(value), kinds):
+            return words(value)
+    return f"{type_name(type(value))} object"
+
+
+def _tensor(value: Tensor) -> str:
+    dtype = str(value.dtype).removeprefix("torch.")
+    form = "nested " if value.is_nested else _layout(value)
+    shape = "" if value.is_nested else str(list(value.shape))
+    subclass = "" if type(value) is Tensor else f"{type_name(type(value))} "
+    return f"{subclass}{form}{dtype}{shape} tensor on {value.device}"
+
+
+def _layout(value: Tensor) -> str:
+    layout = str(value.layout).removeprefix("torch.")
+    return "" if layout == "strided" else f"{layout.removeprefix('_')} "
+
+
+def _int(value: int) -> str:
+    name = type_name(type(value))
+    if int.bit_length(value) > 64:  # the text of a huge int may raise, and is no use to anybody
+        return f"{name} of {int.bit_length(value)} bits"
+    return f"{name} {int.__pos__(value)}"
+
+
+def _sequence(value: tuple[object, ...] | list[object]) -> str:
+    kind: Any = tuple if issubclass(type(value), tuple) else list
+    length = kind.__len__(value)
+    if 0 < length <= 4:
+        return f"{type_name(type(value))}[{', '.join(type_name(type(item)) for item in kind.__iter__(value))}]"
+    return f"{type_name(type(value))} of length {length}"
+
+
+def _sized(length: Callable[[Any], int]) -> Callable[[Any], str]:
+    return lambda value: f"{type_name(type(value))} of length {length(value)}"
+
+
+def _named(value: object) -> str:
+    kind = "class" if issubclass(type(value), type) else type_name(type(value)).removeprefix("builtin_")
+    return f"{kind} '{_cut(str(getattr(value, '__name__', '?')))}'"
+
+
+_WORDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
+    (Tensor, _tensor),
+    (types.NoneType, lambda value: "None"),
+    (bool, lambda value: f"bool {value}"),
+    (int, _int),
+    (float, lambda value: f"{type_name(type(value))} {float.__pos__(value):.6g}"),
+    (complex, lambda value: f"{type_name(type(value))} {complex.__pos__(value):.6g}"),
+    (str, lambda value: f"{type_name(type(value))} {_cut(str.__str__(value))!r}"),
+    ((tuple, list), _sequence),
+    (dict, _sized(dict.__len__)),
+    (set, _sized(set.__len__)),
+    (frozenset, _sized(frozenset.__len__)),
+    (bytes, _sized(bytes.__len__)),
+    ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), lambda value: type_name(type(value))),
+    ((type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType), _named),
+)

@@ -1,0 +1,157 @@
+"""The annotated types for users' own models, and what an annotation may say.
+
+class DigitsLog(TypedDict):
+accuracy: Scalar
+images: Annotated[Scalar, Reduce("sum")]
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
+
+from pydantic import GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core_schema
+from torch import Tensor
+from typing_extensions import ReadOnly, get_type_hints, is_typeddict
+
+from strictstep.schema.faults import unreadable
+from strictstep.schema.loss import training_loss
+from strictstep.schema.scalars import scalar
+from strictstep.schema.trees import hiddens
+
+ReduceOp = Literal["mean", "sum", "min", "max", "last"]
+
+
+class Checked:
+    """Metadata that makes pydantic validate by one of this room's checks (or by none: an earlier one has done it)."""
+
+    def __init__(self, check: Callable[[Any], Any] | None = None) -> None:
+        """Keep the check; without one, any value passes."""
+        self._check = check
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate by the check alone; the annotated type is for type checkers."""
+        if self._check is None:
+            return core_schema.any_schema()
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def _checked(self, value: Any) -> Any:
+        try:
+            return self._check(value)  # type: ignore[misc]
+        except (PydanticCustomError, ValidationError):
+            raise
+        except Exception as error:
+            fault = unreadable(value, error)
+        raise fault
+
+
+SCALAR = Checked(scalar)
+
+Scalar = Annotated[Tensor | float | int | bool, SCALAR]
+"""One real number: a tensor with one element (detached, shape `[]`, on its device), or a Python or numpy number."""
+
+Loss = Annotated[Tensor, Checked(training_loss)]
+"""A differentiable scalar: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
+
+Hiddens = Annotated[Any, Checked(hiddens)]
+"""A tensor, or lists, tuples, namedtuples and dicts of tensors and `None`, each tensor detached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """How a value is reduced over the batches of an epoch and over ranks; without it, by the weighted mean.
+
+    Args:
+        op: `"mean"`, `"sum"`, `"min"`, `"max"` or `"last"`.
+
+    Raises:
+        ValueError: for another name.
+
+    Example:
+        >>> from typing import Annotated
+        >>> from typing_extensions import TypedDict
+        >>> class Log(TypedDict):
+        ...     images: Annotated[Scalar, Reduce("sum")]
+    """
+
+    op: ReduceOp = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown name where it is written, not where it is used."""
+        if self.op not in get_args(ReduceOp):
+            raise ValueError(f"expected one of {', '.join(get_args(ReduceOp))} as reduction, got {self.op!r}")
+
+
+def names_and_annotations(annotation: Any) -> dict[str, Any]:
+    """The names that a TypedDict lists, with their annotations; empty for any other annotation."""
+    if not is_typeddict(annotation):
+        return {}
+    return {name: _unqualified(hint) for name, hint in get_type_hints(annotation, include_extras=True).items()}
+
+
+def reduction(annotation: Any) -> ReduceOp:
+    """The reduction that an annotation declares, the mean if it declares none."""
+    declared = [extra.op for extra in _metadata(annotation) if isinstance(extra, Reduce)]
+    return declared[-1] if declared else "mean"
+
+
+def is_number(annotation: Any) -> bool:
+    """Tell whether an annotation is a Python number, with or without bounds."""
+    return _bare(annotation) in (int, float, bool) and SCALAR not in _metadata(annotation)
+
+
+def refuse_unchecked_scalars(owner: str, field: str, annotation: Any) -> None:
+    """Refuse annotations by which pydantic would read a tensor's value: `float`, bounds, anything but scalars.
+
+    Raises:
+        TypeError: naming each such annotation.
+    """
+    wrong = [f"`{field}.{name}`" for name, hint in _scalar_hints(annotation) if not _is_scalar(hint)]
+    if wrong:
+        raise TypeError(
+            f"{owner}: expected `Scalar` for {', '.join(wrong)}, got an annotation that pydantic checks by value\n"
+            "  help: annotate with `Scalar`, or `Annotated[Scalar, Reduce(...)]`; bounds would read the device"
+        )
+
+
+def has_shapes(annotation: Any) -> bool:
+    """Tell whether a jaxtyping annotation stands anywhere in an annotation."""
+    bare = _bare(annotation)
+    if getattr(type(bare), "__module__", "").startswith("jaxtyping"):
+        return True
+    inner = (*names_and_annotations(bare).values(), *get_args(bare))
+    return any(has_shapes(part) for part in inner)
+
+
+def _scalar_hints(annotation: Any) -> Iterator[tuple[str, Any]]:
+    if is_typeddict(annotation):
+        yield from names_and_annotations(annotation).items()
+    elif isinstance(get_origin(annotation), type) and issubclass(get_origin(annotation), Mapping):
+        yield "*", get_args(annotation)[-1]
+    else:
+        yield "*", annotation
+
+
+def _is_scalar(hint: Any) -> bool:
+    extras = [extra for extra in _metadata(hint) if not isinstance(extra, (Reduce, Checked, str))]
+    if any(not isinstance(extra, FieldInfo) or extra.metadata for extra in extras):
+        return False
+    if SCALAR in _metadata(hint):
+        return True
+    bare = _bare(hint)
+    return bare is Any or (isinstance(bare, type) and (issubclass(bare, Tensor) or has_shapes(bare)))
+
+
+def _unqualified(hint: Any) -> Any:
+    while get_origin(hint) in (Required, NotRequired, ReadOnly):
+        (hint,) = get_args(hint)
+    return hint
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _metadata(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()

@@ -1,0 +1,130 @@
+"""The models of each stage.
+
+StepOutput                loss, log, progress_bar, hiddens, metrics
+├── TrainingOutput        loss: required, a differentiable scalar
+├── ManualOutput          loss: optional, detached
+├── EvaluationOutput      loss: optional, detached, numbers allowed
+└── SkippedStep           loss: None, and a reason
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import field_validator
+from torch import Tensor
+
+from strictstep.schema.base import CHECKED, BarT, HiddensT, LogT, MetricsT, StepOutput
+from strictstep.schema.faults import fault
+from strictstep.schema.loss import manual_loss, no_loss, training_loss
+
+
+class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
+    """What a training step returns: a differentiable `loss`, and what to log of it.
+
+    Example:
+        >>> import torch
+        >>> from strictstep.schema import TrainingOutput
+        >>> loss = torch.nn.Linear(4, 1)(torch.ones(8, 4)).pow(2).mean()
+        >>> TrainingOutput(loss=loss, log={"lr": 0.1}, progress_bar=["lr"])
+        TrainingOutput(loss=float32[] tensor on cpu, log={lr: float 0.1}, progress_bar={lr: float 0.1})
+    """
+
+    loss: Annotated[Tensor, CHECKED]
+    """The differentiable loss: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
+
+    @field_validator("loss", mode="before")
+    @staticmethod
+    def _check_loss(value: Any) -> Tensor:
+        return training_loss(value)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            loss: Tensor,
+            log: LogT = ...,
+            progress_bar: BarT | Collection[str] = ...,
+            hiddens: HiddensT = ...,
+            metrics: MetricsT = ...,
+        ) -> None: ...
+
+
+class ManualOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
+    """What a step of manual optimization returns: it has run its own backward, so `loss` is only reported.
+
+    Example:
+        >>> from strictstep.schema import ManualOutput
+        >>> ManualOutput(log={"images": 8})
+        ManualOutput(log={images: int 8})
+    """
+
+    loss: Annotated[Tensor | None, CHECKED] = None
+    """The loss, detached: shape `[]`, a real floating dtype; `None` where there is none to report."""
+
+    @field_validator("loss", mode="before")
+    @staticmethod
+    def _check_loss(value: Any) -> Tensor | None:
+        return manual_loss(value)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            loss: Tensor | None = ...,
+            log: LogT = ...,
+            progress_bar: BarT | Collection[str] = ...,
+            hiddens: HiddensT = ...,
+            metrics: MetricsT = ...,
+        ) -> None: ...
+
+
+class EvaluationOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
+    """What a validation or test step returns: a `loss` of any real dtype, a Python number, or none.
+
+    Example:
+        >>> from strictstep.schema import EvaluationOutput
+        >>> EvaluationOutput(loss=0.25, metrics={"names": ["a", "b"]})
+        EvaluationOutput(loss=float 0.25, metrics={names: list[str, str]})
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            loss: Tensor | float | int | bool | None = ...,
+            log: LogT = ...,
+            progress_bar: BarT | Collection[str] = ...,
+            hiddens: HiddensT = ...,
+            metrics: MetricsT = ...,
+        ) -> None: ...
+
+
+class SkippedStep(StepOutput):
+    """A deliberate skip: no loss, a reason, and whatever is worth logging of the batch.
+
+    Example:
+        >>> from strictstep.schema import SkippedStep
+        >>> SkippedStep(reason="no boxes", log={"boxes": 0})
+        SkippedStep(log={boxes: int 0}, reason=str 'no boxes')
+    """
+
+    loss: Annotated[None, CHECKED] = None
+    """Always `None`."""
+
+    reason: Annotated[str, CHECKED]
+    """Why the batch was skipped."""
+
+    @field_validator("loss", mode="before")
+    @staticmethod
+    def _check_loss(value: Any) -> None:
+        return no_loss(value)
+
+    @field_validator("reason", mode="before")
+    @staticmethod
+    def _check_reason(value: Any) -> str:
+        if issubclass(type(value), str):
+            return str.__str__(value)
+        raise fault("reason_not_string", "a `reason` (str)", value, "say in words why the batch is skipped")

@@ -1,0 +1,134 @@
+"""The check of a scalar: one real number on the host, or one in a tensor, which stays on its device and is not read."""
+
+from collections.abc import Set
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strictstep.schema.containers import checked_mapping, key_text
+from strictstep.schema.describe import describe, names_text, numpy_type
+from strictstep.schema.faults import fault, fault_saying, faults_of, gathered
+from strictstep.schema.names import nearest
+
+ScalarValue = Tensor | float | int | bool
+
+FLOATING = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+    | {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+)
+REAL = FLOATING | {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+}
+NUMBERS = frozenset({bool, int, float})
+STRIDED = torch.strided
+
+
+def scalar(value: Any) -> ScalarValue:
+    """Return a tensor with one element as a detached one of shape `[]`, and a number as a Python number.
+
+    The tensor shares its storage with the one that came; ints stay ints.
+
+    Raises:
+        PydanticCustomError: `scalar_wrong_type`, `scalar_not_single`, `scalar_complex` or `scalar_not_strided`.
+    """
+    kind = type(value)
+    if kind is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in REAL:
+        return value.detach() if value.requires_grad else value
+    if kind in NUMBERS:
+        return value  # type: ignore[no-any-return]
+    if issubclass(kind, Tensor):
+        return _one_element(value)
+    number = host_number(value)
+    if number is None:
+        raise _not_a_scalar(value)
+    return number
+
+
+def scalars(values: Any) -> dict[str, ScalarValue]:
+    """Return a new dict of the checked scalars, under the same names and in the same order."""
+    return checked_mapping(values, scalar)
+
+
+def host_number(value: Any) -> float | int | bool | None:
+    """The Python number that a number, a numpy scalar or a 0-d array stands for; `None` for anything else."""
+    kind = type(value)
+    if issubclass(kind, numpy_type("ndarray")) and value.ndim == 0:
+        return host_number(value[()])
+    for numpy_name, python_type in (("bool_", bool), ("integer", int), ("floating", float)):
+        if issubclass(kind, numpy_type(numpy_name)) and not issubclass(kind, numpy_type("timedelta64")):
+            return python_type(value)  # type: ignore[no-any-return]
+    if issubclass(kind, bool):
+        return value  # type: ignore[no-any-return]
+    # As int and float make it, not as a subclass (an IntEnum) may.
+    return int.__pos__(value) if issubclass(kind, int) else float.__pos__(value) if issubclass(kind, float) else None
+
+
+def bar_scalars(values: Any, log: dict[str, ScalarValue] | None) -> dict[str, Any]:
+    """Return the scalars of the progress bar, given by value or as names of `log` values.
+
+    `log` is `None` where it was itself invalid: then names cannot be looked up, and nothing is said about them.
+    """
+    if issubclass(type(values), (list, tuple, Set)):
+        return _named_in_log(list(values), log)
+    return scalars(values)
+
+
+def _named_in_log(names: list[Any], log: dict[str, ScalarValue] | None) -> dict[str, Any]:
+    def known_name(name: Any) -> None:
+        if log is not None and key_text(name) not in log:
+            raise _unknown_name(name, log)
+
+    faults = [found for position, name in enumerate(names) for found in faults_of(known_name, name, (position,))]
+    if faults:
+        raise gathered(faults, names)
+    chosen = {key_text(name) for name in names}
+    return {name: value for name, value in (log or {}).items() if name in chosen}
+
+
+def _unknown_name(name: str, log: dict[str, ScalarValue]) -> Exception:
+    near = nearest(name, log)
+    message = f"expected the name of a `log` value, got {describe(name)}; `log` has {names_text(log) or 'no values'}"
+    help = f"write `{near}`" if near else "put the value into `log`, or give `progress_bar` a dict of its own"
+    return fault_saying("progress_bar_unknown_name", message, name, help)
+
+
+def _one_element(value: Tensor) -> Tensor:
+    if value.is_nested or value.layout is not STRIDED:
+        raise fault("scalar_not_strided", "a dense scalar", value, "make it dense first, for example `x.to_dense()`")
+    if value.dtype.is_complex:
+        raise fault("scalar_complex", "a real scalar", value, "log `x.real`, `x.imag` or `x.abs()`")
+    if value.numel() != 1:
+        raise fault("scalar_not_single", "a scalar", value, _help_reduce(value))
+    if value.dtype not in REAL:
+        raise fault("scalar_wrong_type", "a scalar of a real dtype", value, "convert it, for example `x.dequantize()`")
+    return value.detach().view(())
+
+
+def _help_reduce(value: Tensor) -> str:
+    if value.numel() == 0:
+        return "it has no elements: leave the name out when there is nothing to log"
+    return "reduce it first, for example `x.mean()`, or return it in `metrics`"
+
+
+def _not_a_scalar(value: Any) -> Exception:
+    kind = type(value)
+    if issubclass(kind, complex) or issubclass(kind, numpy_type("complexfloating")):
+        return fault("scalar_complex", "a real scalar", value, "log its real part, or `abs(x)`")
+    if issubclass(kind, numpy_type("ndarray")):
+        return fault("scalar_not_single", "a scalar", value, "reduce it first, for example `float(x.mean())`")
+    return fault("scalar_wrong_type", "a scalar", value, _help_wrong_type(value))
+
+
+def _help_wrong_type(value: Any) -> str:
+    kind = type(value)
+    if value is None:
+        return "leave the name out when there is nothing to log"
+    if issubclass(kind, str):
+        return "strings are never parsed: log numbers, and return text in `metrics`"
+    if issubclass(kind, dict):
+        return "nested dicts have no place here: flatten the names, for example `loss/box`"
+    if issubclass(kind, (list, tuple)):
+        return "reduce it to one number, give each value a name of its own, or return it in `metrics`"
+    return "convert it to a number, for example `float(x)`, or return it in `metrics`"
