@@ -55,6 +55,9 @@ BarT = TypeVar(
 )
 
 
+_NONE: Any = None
+
+
 def _nothing() -> Any:
     return {}
 
@@ -130,7 +133,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     progress_bar: BarT = Field(default_factory=_nothing)
     """Names to scalars for the progress bar; also a list, tuple or set of names of `log` values."""
 
-    hiddens: HiddensT = Field(default=cast(HiddensT, None))
+    hiddens: HiddensT = Field(default=_NONE)
     """State for the next chunk of a sequence: a tensor or a nesting of tensors, each detached."""
 
     metrics: MetricsT = Field(default_factory=_nothing)

@@ -143,7 +143,7 @@ class Call(NamedTuple):
     batch_idx: int | None
 
 
-def model_of(stage: Stage, schema: type[AnyOutput] | None) -> type[AnyOutput]:
+def model_of(stage: Any, schema: Any) -> type[AnyOutput]:
     """The model that a stage is checked against.
 
     Raises:
@@ -167,7 +167,7 @@ def checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
     fields = _plain_fields(returned)
     if fields is not None:
         try:
-            return call.model.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]
+            return call.model.__pydantic_validator__.validate_python(fields)
         except ValidationError:
             pass  # read once more below, where there is time for a report
     outcome = _of_any_form(returned, call)
@@ -236,15 +236,13 @@ def _of_reading(reading: forms.Reading, call: Call) -> AnyOutput | list[Found]:
     try:
         output = call.model.__pydantic_validator__.validate_python(reading.fields)
     except ValidationError as invalid:
-        return [
-            *reading.found,
-            *problems_found(invalid, {**reading.fields, **reading.received}, call.model.listed_names()),
-        ]
+        listed = call.model.listed_names()
+        return [*reading.found, *problems_found(invalid, reading.fields, listed, reading.received or None)]
     if reading.found:
         return list(reading.found)
     if reading.moved:
         warn_of_moved_names(reading.moved, call.step)
-    return output  # type: ignore[no-any-return]
+    return output
 
 
 def _of_none(call: Call) -> AnyOutput | list[Found]:

@@ -5,6 +5,7 @@ container an object is, is decided by its exact type, so no code of a subclass r
 stops at the first fault; only then a second one lists them all.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ _BUSY = object()  # stands for a container that is being rebuilt: to meet it aga
 def key_text(key: object) -> str:
     """Return a key as a plain `str`; a subclass of it (a StrEnum, `numpy.str_`) gives its text."""
     if issubclass(type(key), str):
-        return str.__str__(key)  # type: ignore[arg-type]
+        return str.__str__(key)
     raise fault("key_not_string", "a name (str) as key", key, "use text for keys, for example `str(key)`")
 
 
@@ -129,7 +130,8 @@ def _built(kind: type, value: Any, rebuilt: Check) -> Any:
         return kind((key, rebuilt(child)) for key, child in value.items())
     children = tuple(rebuilt(child) for child in tuple.__iter__(value))
     # A namedtuple is made as tuple makes it: PackedSequence and others have a `__new__` of their own.
-    return kind(children) if _is_struct_sequence(kind) else tuple.__new__(kind, children)
+    make: Any = kind if _is_struct_sequence(kind) else functools.partial(tuple.__new__, kind)
+    return make(children)
 
 
 def _tree_faults(

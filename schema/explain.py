@@ -121,7 +121,9 @@ def _claim_in(
     kind = scope.kind(value)
     if got is not None and kind is not None and kind is not got:
         return None  # the source says otherwise than what arrived, so something in it was misread
-    culprit = _culprit(scope, value, code, got) or value
+    culprit = _culprit(scope, value, code, got)
+    if culprit is None:
+        return scope.source.mark_node(value)
     if isinstance(culprit, ast.Call) and isinstance(culprit.func, ast.Attribute):
         return scope.source.mark_last(culprit.func, culprit)
     return scope.source.mark_node(culprit)

@@ -41,7 +41,7 @@ def manual_loss(value: Any) -> Tensor | None:
 def evaluation_loss(value: Any) -> Tensor | float | int | bool | None:
     """Return the loss detached: a one-element tensor of any real dtype, or a Python number; or `None`."""
     if value is None or type(value) in NUMBERS:
-        return value  # type: ignore[no-any-return]
+        return value
     number = host_number(value)
     if number is not None:
         return number
@@ -124,7 +124,7 @@ def _help_not_tensor(value: Any) -> str:
         return "sum the parts, for example `sum(parts.values())`, and put them in `log`"
     if issubclass(kind, (list, tuple)):
         return "sum the parts, for example `sum(parts)` or `torch.stack(parts).sum()`, and put them in `log`"
-    if issubclass(kind, (numpy_type("ndarray"), numpy_type("generic"))):  # type: ignore[arg-type]
+    if issubclass(kind, (numpy_type("ndarray"), numpy_type("generic"))):
         return "return the tensor itself, without `.numpy()`"
     if callable(value):
         return "call it, and return the tensor that it gives"

@@ -25,7 +25,7 @@ NUMBERS = frozenset({bool, int, float})
 STRIDED = torch.strided
 
 
-def scalar(value: Any) -> ScalarValue:
+def scalar(value: Any) -> Any:
     """Return a tensor with one element as a detached one of shape `[]`, and a number as a Python number.
 
     The tensor shares its storage with the one that came; ints stay ints.
@@ -37,7 +37,7 @@ def scalar(value: Any) -> ScalarValue:
     if kind is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in REAL:
         return value.detach() if value.requires_grad else value
     if kind in NUMBERS:
-        return value  # type: ignore[no-any-return]
+        return value
     if issubclass(kind, Tensor):
         return _one_element(value)
     number = host_number(value)
@@ -58,9 +58,9 @@ def host_number(value: Any) -> float | int | bool | None:
         return host_number(value[()])
     for numpy_name, python_type in (("bool_", bool), ("integer", int), ("floating", float)):
         if issubclass(kind, numpy_type(numpy_name)) and not issubclass(kind, numpy_type("timedelta64")):
-            return python_type(value)  # type: ignore[no-any-return]
+            return python_type(value)
     if issubclass(kind, bool):
-        return value  # type: ignore[no-any-return]
+        return value
     # As int and float make it, not as a subclass (an IntEnum) may.
     return int.__pos__(value) if issubclass(kind, int) else float.__pos__(value) if issubclass(kind, float) else None
 

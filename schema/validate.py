@@ -13,6 +13,8 @@ from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
 
+_uncompiled: Callable[..., Any] = torch.compiler.disable
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made", covariant=True)
@@ -136,7 +138,7 @@ def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Ca
     def checked_step(*args: Any, **kwargs: Any) -> object:
         returned = step(*args, **kwargs)
         # Inside a graph that is being compiled the check is left to run between graphs, not traced.
-        outcome = torch.compiler.disable(check)(returned) if torch.compiler.is_compiling() else check(returned)
+        outcome = _uncompiled(check)(returned) if torch.compiler.is_compiling() else check(returned)
         if type(outcome) is StepOutputError:
             error = outcome.at(**_numbers(step, args, kwargs))
             del args, kwargs, returned  # a kept error keeps this frame, and with it the model and the batch

@@ -80,6 +80,7 @@ def seen(found: Likely | None) -> tuple[int, str, str] | None:
     return found and (found.line, found.text, found.text[found.column : found.column + found.width])
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # `float(x)` is one of the faults
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_the_likely_line_is_the_marked_one(case: Any, tmp_path: Path) -> None:
     module = load(case.source.replace("«", "").replace("»", ""), tmp_path)
@@ -440,7 +441,7 @@ ANYTHING = st.recursive(
 )
 PATHS = st.lists(st.sampled_from(["loss", "log", "acc"]) | st.integers(-3, 5), max_size=3).map(tuple)
 CODES = st.sampled_from([*explain.TRAILS, "loss_missing", "key_unknown", "never heard of"])
-KINDS = st.sampled_from([dict, list, tuple, float, type(None), torch.Tensor, Arrived, OfHostileMeta])
+KINDS = st.sampled_from([dict, list, tuple, float, type(None), torch.Tensor, Arrived])
 
 
 @given(ANYTHING, CODES, PATHS, KINDS | st.none(), KINDS, st.lists(st.text()).map(tuple) | st.none())
