@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from strictstep.schema.describe import names_text
 from strictstep.schema.errors import StepOutputError
+from strictstep.schema.faults import guarded
 from strictstep.schema.fields import (
     Checked,
     ReduceOp,
@@ -30,7 +31,7 @@ from strictstep.schema.records import Brief, detached_record, same
 from strictstep.schema.report import report_of_call
 from strictstep.schema.scalars import ScalarValue, bar_scalars, host_number, scalars
 from strictstep.schema.translate import problems_found
-from strictstep.schema.trees import hiddens, metrics
+from strictstep.schema.trees import check_hiddens, check_metrics
 
 CHECKED = Checked()  # the field's own check has run before: the annotation adds nothing
 
@@ -146,28 +147,21 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     def _check_loss(value: Any) -> Any:
         return evaluation_loss(value)
 
-    @field_validator("log", mode="before")
-    @staticmethod
-    def _check_log(value: Any) -> dict[str, ScalarValue]:
-        return scalars(value)
+    _check_log = field_validator("log", mode="before")(scalars)
+    _check_hiddens = field_validator("hiddens", mode="before")(check_hiddens)
 
     @field_validator("progress_bar", mode="before")
     @staticmethod
     def _check_progress_bar(value: Any, info: ValidationInfo) -> dict[str, ScalarValue]:
         return scalars(value) if type(value) is dict else bar_scalars(value, info.data.get("log"))
 
-    @field_validator("hiddens", mode="before")
-    @staticmethod
-    def _check_hiddens(value: Any) -> Any:
-        return hiddens(value)
-
     @field_validator("metrics", mode="before")
     @classmethod
     def _check_metrics(cls, value: Any) -> dict[str, Any]:
-        checked = metrics(value)
-        for name in cls._number_metrics & checked.keys():
-            number = host_number(checked[name])
-            checked[name] = checked[name] if number is None else number
+        checked = check_metrics(value)
+        if cls._number_metrics:
+            numbers = {name: guarded(host_number, checked.get(name)) for name in cls._number_metrics}
+            checked.update({name: number for name, number in numbers.items() if number is not None})
         return checked
 
     if not TYPE_CHECKING:

@@ -124,11 +124,14 @@ def coerce(
     model = model_of(stage, schema)
     if on_none not in ("skip", "error"):
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
-    outcome = checked(returned, Call(model, stage, strict, on_none, step, epoch, batch_idx))
-    if type(outcome) is StepOutputError:
-        del returned  # a kept error keeps this frame, and with it everything that the frame holds
+    output = plainly_checked(returned, model)
+    if output is not None:
+        return output
+    outcome = carefully_checked(returned, Call(model, stage, strict, on_none, step, epoch, batch_idx))
+    if isinstance(outcome, StepOutputError):
+        del returned, step  # a kept error keeps this frame, and with it everything that the frame holds
         raise outcome
-    return cast(AnyOutput, outcome)
+    return outcome
 
 
 class Call(NamedTuple):
@@ -162,14 +165,31 @@ def model_of(stage: Any, schema: Any) -> type[AnyOutput]:
     return _own_model(stage, model, schema)
 
 
-def checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
+def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:
+    """The output of the two forms that nearly every step returns: a tensor, and a dict of no keys but the five.
+
+    Returns `None` for any other form and for anything wrong; `carefully_checked` then has the time for it.
+    """
+    kind = type(returned)
+    if kind is Tensor:
+        fields = {"loss": returned}
+    elif kind is dict:
+        fields = returned.copy()
+    else:
+        return None
+    try:
+        if _FIELD_SET.issuperset(fields):
+            return cast(AnyOutput, model.__pydantic_validator__.validate_python(fields))
+    except ValidationError:
+        pass
+    except Exception:
+        if all(type(key) is str for key in fields):  # not the hash of a key has raised: a validator of the user's has
+            raise
+    return None
+
+
+def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
     """Return the output, or the error instead of raising it: the caller has a frame to clear first."""
-    fields = _plain_fields(returned)
-    if fields is not None:
-        try:
-            return call.model.__pydantic_validator__.validate_python(fields)
-        except ValidationError:
-            pass  # read once more below, where there is time for a report
     outcome = _of_any_form(returned, call)
     if isinstance(outcome, StepOutput):
         return outcome
@@ -203,20 +223,6 @@ def _resolves(schema: type[AnyOutput]) -> bool:
         return False
 
 
-def _plain_fields(returned: Any) -> dict[str, Any] | None:
-    """The fields of the two forms that nearly every step returns: a tensor, and a dict of no keys but the five."""
-    kind = type(returned)
-    if kind is Tensor:
-        return {"loss": returned}
-    if kind is dict:
-        fields: dict[str, Any] = returned.copy()
-        try:
-            return fields if _FIELD_SET.issuperset(fields) else None
-        except Exception:  # the hash of a key raised
-            return None
-    return None
-
-
 def _of_any_form(returned: Any, call: Call) -> AnyOutput | list[Found]:
     if returned is None:
         return _of_none(call)
@@ -234,7 +240,7 @@ def _of_any_form(returned: Any, call: Call) -> AnyOutput | list[Found]:
 
 def _of_reading(reading: forms.Reading, call: Call) -> AnyOutput | list[Found]:
     try:
-        output = call.model.__pydantic_validator__.validate_python(reading.fields)
+        output: AnyOutput = call.model.__pydantic_validator__.validate_python(reading.fields)
     except ValidationError as invalid:
         listed = call.model.listed_names()
         return [*reading.found, *problems_found(invalid, reading.fields, listed, reading.received or None)]

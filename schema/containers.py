@@ -46,8 +46,10 @@ def checked_mapping(values: Any, check: Check) -> dict[str, Any]:
         ValidationError: gathering every fault, each at its key.
     """
     try:
-        items = items_of(values)
-        checked = {key if type(key) is str else key_text(key): check(value) for key, value in items}
+        items = values.items() if type(values) is dict else items_of(values)
+        checked = {}
+        for key, value in items:
+            checked[key if type(key) is str else key_text(key)] = check(value)
         if len(checked) == len(items):
             return checked
     except Exception:  # whatever it was, the walk below meets it again and says where
@@ -64,11 +66,6 @@ def detached_tree(value: Any, check_leaf: Check) -> Any:
     Raises:
         ValidationError: gathering every fault, each at its place.
     """
-    kind = type(value)
-    if kind is Tensor or issubclass(kind, Tensor):
-        return value.detach() if value.requires_grad else value
-    if not _is_container(kind):
-        return check_leaf(value)
     try:
         return _rebuilt(value, check_leaf, {}, MAX_DEPTH)
     except Exception:  # whatever it was, the walk below meets it again and says where
@@ -97,7 +94,11 @@ def _items_or_nothing(values: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _is_container(kind: type) -> bool:
-    return kind in _PLAIN or (issubclass(kind, tuple) and (hasattr(kind, "_fields") or _is_struct_sequence(kind)))
+    return kind in _PLAIN or _is_named_tuple(kind)
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and (hasattr(kind, "_fields") or _is_struct_sequence(kind))
 
 
 _PLAIN = frozenset({list, tuple, dict, OrderedDict})
@@ -107,28 +108,36 @@ def _is_struct_sequence(kind: type) -> bool:
     return kind.__module__ == "torch.return_types"  # what `x.max(dim=1)` returns: a tuple with names
 
 
+def _leaf(value: Any, check_leaf: Check) -> Any:
+    if issubclass(type(value), Tensor):
+        return value.detach() if value.requires_grad else value
+    return check_leaf(value)
+
+
 def _rebuilt(value: Any, check_leaf: Check, made: dict[int, Any], levels: int) -> Any:
     kind = type(value)
-    if kind is Tensor:
-        return value.detach() if value.requires_grad else value
-    if not _is_container(kind):
-        return detached_tree(value, check_leaf)
+    if kind not in _PLAIN and not _is_named_tuple(kind):
+        return _leaf(value, check_leaf)
     known = made.get(id(value))
     if known is not None and known is not _BUSY:
         return known
     if levels == 0 or known is _BUSY:
         raise RecursionError
     made[id(value)] = _BUSY
-    made[id(value)] = built = _built(kind, value, lambda child: _rebuilt(child, check_leaf, made, levels - 1))
+    children = [
+        child if type(child) is Tensor and not child.requires_grad else _rebuilt(child, check_leaf, made, levels - 1)
+        for child in (value.values() if kind is dict or kind is OrderedDict else value)
+    ]
+    made[id(value)] = built = kind(children) if kind is tuple else _like(kind, value, children)
     return built
 
 
-def _built(kind: type, value: Any, rebuilt: Check) -> Any:
+def _like(kind: type, value: Any, children: list[Any]) -> Any:
+    """A container like `value`, with other children."""
     if kind is list:
-        return [rebuilt(child) for child in value]
-    if issubclass(kind, dict):
-        return kind((key, rebuilt(child)) for key, child in value.items())
-    children = tuple(rebuilt(child) for child in tuple.__iter__(value))
+        return children
+    if kind in _PLAIN:
+        return kind(zip(value, children, strict=True))
     # A namedtuple is made as tuple makes it: PackedSequence and others have a `__new__` of their own.
     make: Any = kind if _is_struct_sequence(kind) else functools.partial(tuple.__new__, kind)
     return make(children)
@@ -138,7 +147,7 @@ def _tree_faults(
     value: Any, check_leaf: Check, location: Location, above: frozenset[int], done: set[int]
 ) -> Iterator[Fault]:
     if not _is_container(type(value)):
-        yield from faults_of(lambda leaf: detached_tree(leaf, check_leaf), value, location)
+        yield from faults_of(lambda leaf: _leaf(leaf, check_leaf), value, location)
     elif len(location) == MAX_DEPTH or id(value) in above:
         expected = f"at most {MAX_DEPTH} levels of containers, none inside itself"
         yield location[:2], fault("too_deep", expected, value, "return a flatter structure")

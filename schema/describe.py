@@ -32,7 +32,8 @@ def describe(value: object) -> str:
 
 def type_name(kind: type) -> str:
     """Name of a type, also where its metaclass lies about it."""
-    return str(type.__getattribute__(kind, "__qualname__")).rpartition("<locals>.")[2][:TEXT_WIDTH]
+    qualname: str = vars(type)["__qualname__"].__get__(kind)
+    return _cut(qualname.rpartition("<locals>.")[2])
 
 
 def path_text(location: Location) -> str:
@@ -42,8 +43,7 @@ def path_text(location: Location) -> str:
         >>> path_text(("log", "acc")), path_text(("log", "top 1")), path_text(("hiddens", 1, "h"))
         ('log.acc', "log['top 1']", 'hiddens[1].h')
     """
-    first, *rest = location or ("",)
-    return str(first) + "".join(_step_text(step) for step in rest)
+    return "".join(_step_text(step) for step in location).removeprefix(".")
 
 
 def names_text(names: Iterable[str]) -> str:
@@ -54,7 +54,7 @@ def names_text(names: Iterable[str]) -> str:
         '`logits`, `labels`'
     """
     listed = list(names)
-    shown = ", ".join(f"`{_cut(name)}`" for name in listed[:NAMES_SHOWN])
+    shown = ", ".join(f"`{_printable(name)}`" for name in listed[:NAMES_SHOWN])
     return shown if len(listed) <= NAMES_SHOWN else f"{shown} and {len(listed) - NAMES_SHOWN} more"
 
 
@@ -62,6 +62,10 @@ def _step_text(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if step.isidentifier() else f"[{_cut(step)!r}]"
+
+
+def _printable(name: str) -> str:
+    return _cut(name if name.isprintable() else ascii(name)[1:-1])
 
 
 def _cut(text: str) -> str:

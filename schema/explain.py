@@ -209,8 +209,6 @@ def _names(scope: "_Scope", expr: ast.expr) -> list[str | None] | None:
 def _chosen(scope: "_Scope", expr: ast.expr, arrived: Arrived) -> ast.expr | None:
     """Choose the one branch of a conditional expression that fits; None if both do."""
     match expr:
-        case ast.NamedExpr(value=value):
-            return _chosen(scope, value, arrived)
         case ast.IfExp(body=body, orelse=orelse):
             fitting = [branch for branch in (body, orelse) if _fits(scope, branch, arrived)]
             return _chosen(scope, fitting[0], arrived) if len(fitting) == 1 else None
@@ -219,9 +217,7 @@ def _chosen(scope: "_Scope", expr: ast.expr, arrived: Arrived) -> ast.expr | Non
 
 def _narrow(scope: "_Scope", expr: ast.expr, path: Path) -> tuple[ast.expr, bool]:
     """Give the deepest certain expression on the way to `path`, and whether it is the value at its end."""
-    if isinstance(expr, ast.NamedExpr):
-        return _narrow(scope, expr.value, path)
-    if isinstance(expr, ast.Name):
+    if isinstance(expr, ast.Name | ast.NamedExpr):
         followed = scope.follow(expr, path)
         return (expr, not path) if followed is None else _narrow(scope, *followed)
     if not path:
@@ -238,7 +234,7 @@ def _entry(scope: "_Scope", expr: ast.expr, key: str | int) -> ast.expr | None:
         case ast.Tuple(elts=elements) | ast.List(elts=elements) if isinstance(key, int):
             exact = 0 <= key < len(elements) and not any(isinstance(e, ast.Starred) for e in elements[: key + 1])
             return elements[key] if exact else None
-        case ast.Call(func=func, keywords=keywords) if scope.is_builtin(func, "dict") or _is_class_like(func):
+        case ast.Call(func=func, keywords=keywords) if scope.is_builtin(func, "dict") or scope.is_record_class(func):
             return next((keyword.value for keyword in keywords if keyword.arg == key), None)
     return None
 
@@ -254,16 +250,6 @@ def _dict_entry(keys: list[ast.expr | None], values: list[ast.expr], key: str | 
 
 def _is_key(value: object, key: str | int) -> bool:
     return type(value) is type(key) and value == key
-
-
-def _is_class_like(func: ast.expr) -> bool:
-    """Whether a call's function is named as a class: `TrainingOutput`, `outputs.Step`, `TrainingOutput[Log]`."""
-    match func:
-        case ast.Subscript(value=value):
-            return _is_class_like(value)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.lstrip("_")[:1].isupper()
-    return False
 
 
 # -- the function's names: what they are bound to, and what may have changed it since
@@ -300,8 +286,6 @@ class _Scope:
         match expr:
             case ast.Constant(value=value):
                 return type(value)
-            case ast.NamedExpr(value=value):
-                return self.kind(value)
             case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]):
                 return bool
             case ast.Name(id=name):
@@ -317,20 +301,21 @@ class _Scope:
             return None
         for statement in _straight(self.node.body):
             match statement:
-                case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-                    return value
-                case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
-                    return value
+                case (
+                    ast.Assign(targets=[ast.Name(id=found)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value)
+                ) if found == name:
+                    return None if isinstance(value, ast.NamedExpr) else value  # a second name, to change it by
         return None
 
-    def follow(self, name: ast.Name, path: Path) -> tuple[ast.expr, Path] | None:
+    def follow(self, name: ast.Name | ast.NamedExpr, path: Path) -> tuple[ast.expr, Path] | None:
         """Go from a name to what it is bound to, if nothing in between may have changed that."""
-        value = self.binding(name.id)
+        target, value = (name.target, name.value) if isinstance(name, ast.NamedExpr) else (name, self.binding(name.id))
         if value is None:
             return None
-        others = [use for use in self.uses[name.id] if use is not name]
+        others = [use for use in self.uses[target.id] if use is not name]
         if path or self._is_container(value):
-            return self._follow_container(name, value, path, others)
+            return self._follow_container(target, value, path, others)
         # A tensor that torch made empty may be filled by whoever gets it; any other keeps its fault.
         harmless = self._is_only_read if self.is_constructed(value) else self._is_not_changed
         return (value, path) if all(map(harmless, others)) else None
@@ -338,8 +323,12 @@ class _Scope:
     def _is_container(self, value: ast.expr) -> bool:
         mutable = ast.Dict | ast.List | ast.Tuple | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
         if isinstance(value, ast.Call):
-            return _is_class_like(value.func) or any(self.is_builtin(value.func, n) for n in ("dict", "list", "set"))
+            of_builtin = any(self.is_builtin(value.func, name) for name in ("dict", "list", "set"))
+            return of_builtin or self._is_record(value)
         return isinstance(value, mutable)
+
+    def _is_record(self, value: ast.expr) -> bool:
+        return isinstance(value, ast.Call) and self.is_record_class(value.func)
 
     def _follow_container(
         self, name: ast.Name, value: ast.expr, path: Path, others: list[ast.Name]
@@ -372,7 +361,7 @@ class _Scope:
                 # Reading a list that stands inside may lead to changing it.
                 reads = isinstance(ctx, ast.Load) and len(path) < 2
                 return reads or (bool(path) and not _is_key(key, path[0]))
-            case ast.Attribute(attr=attr, ctx=ast.Load()) if isinstance(value, ast.Call) and _is_class_like(value.func):
+            case ast.Attribute(attr=attr, ctx=ast.Load()) if self._is_record(value):
                 call = self.parents[parent]
                 is_method = isinstance(call, ast.Call) and call.func is parent
                 return not is_method and (len(path) < 2 or attr != path[0])
@@ -430,6 +419,20 @@ class _Scope:
         new = isinstance(expr.func, ast.Attribute) and expr.func.attr in NEW_METHODS
         return new or self.torch_name(expr.func) in CONSTRUCTORS
 
+    def is_record_class(self, func: ast.expr) -> bool:
+        """Whether a call is that of a class which keeps its keywords: `TrainingOutput`, `outputs.Step`, `Step[Log]`."""
+        match func:
+            case ast.Subscript(value=value):
+                return self.is_record_class(value)
+            case ast.Name(id=name):
+                known = self.known(name)
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                known = _in_module(self.known(module), name)
+            case _:
+                return False
+        capitalised = name.lstrip("_")[:1].isupper()
+        return capitalised and (known is None or _keeps_keywords(known))
+
     def contexts(self, expr: ast.AST) -> Iterator[ast.expr]:
         """List the `with` items around an expression, innermost first."""
         child, parent = expr, self.parents.get(expr)
@@ -471,6 +474,15 @@ def _instances_of(known: object) -> type | None:
     return known if makes and plain and isinstance(known, type) else None
 
 
+def _keeps_keywords(known: object) -> bool:
+    """Whether a known object is a class, and not one that changes its fields once more."""
+    return issubclass(type(known), type) and inspect.getattr_static(known, "__post_init__", None) is None
+
+
+def _in_module(module: object, name: str) -> object:
+    return vars(module).get(name) if isinstance(module, ModuleType) else None
+
+
 def _module_name(known: object) -> str:
     return str(vars(known).get("__name__")) if isinstance(known, ModuleType) else ""
 
@@ -501,11 +513,9 @@ def _culprit(scope: _Scope, expr: ast.expr | None, code: str, got: type | None) 
 
 def _onward(scope: _Scope, expr: ast.expr, trail: _Trail) -> ast.expr | None:
     match expr:
-        case ast.Name():
+        case ast.Name() | ast.NamedExpr():
             followed = scope.follow(expr, ())
             return None if followed is None else followed[0]
-        case ast.NamedExpr(value=value):
-            return value
         case ast.Call():
             return _through_call(scope, expr, trail) if trail.operations else None
     return _through_operation(scope, expr, trail) if trail.operations else None

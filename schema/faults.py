@@ -32,6 +32,17 @@ def unreadable(value: object, error: BaseException) -> PydanticCustomError:
     return fault_saying("unreadable", message, value, "return plain tensors, numbers and containers")
 
 
+def guarded(check: Callable[[Any], Any], value: Any) -> Any:
+    """Return `check(value)`; whatever the value itself raises on the way becomes the fault `unreadable`."""
+    try:
+        return check(value)
+    except (PydanticCustomError, ValidationError):
+        raise
+    except Exception as error:
+        found = unreadable(value, error)
+    raise found
+
+
 def faults_of(check: Callable[[Any], object], value: object, location: Location = ()) -> Iterator[Fault]:
     """Every fault that `check(value)` raises, placed at `location`; none where it accepts the value."""
     try:

@@ -5,20 +5,21 @@ accuracy: Scalar
 images: Annotated[Scalar, Reduce("sum")]
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core_schema
+from pydantic_core import CoreSchema, core_schema
 from torch import Tensor
 from typing_extensions import ReadOnly, get_type_hints, is_typeddict
 
-from strictstep.schema.faults import unreadable
+from strictstep.schema.faults import guarded
 from strictstep.schema.loss import training_loss
 from strictstep.schema.scalars import scalar
-from strictstep.schema.trees import hiddens
+from strictstep.schema.trees import check_hiddens
 
 ReduceOp = Literal["mean", "sum", "min", "max", "last"]
 
@@ -34,16 +35,7 @@ class Checked:
         """Validate by the check alone; the annotated type is for type checkers."""
         if self._check is None:
             return core_schema.any_schema()
-        return core_schema.no_info_plain_validator_function(self._checked)
-
-    def _checked(self, value: Any) -> Any:
-        try:
-            return self._check(value)  # type: ignore[misc]
-        except (PydanticCustomError, ValidationError):
-            raise
-        except Exception as error:
-            fault = unreadable(value, error)
-        raise fault
+        return core_schema.no_info_plain_validator_function(functools.partial(guarded, self._check))
 
 
 SCALAR = Checked(scalar)
@@ -54,7 +46,7 @@ Scalar = Annotated[Tensor | float | int | bool, SCALAR]
 Loss = Annotated[Tensor, Checked(training_loss)]
 """A differentiable scalar: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
 
-Hiddens = Annotated[Any, Checked(hiddens)]
+Hiddens = Annotated[Any, Checked(check_hiddens)]
 """A tensor, or lists, tuples, namedtuples and dicts of tensors and `None`, each tensor detached."""
 
 

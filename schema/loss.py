@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from strictstep.schema.describe import describe, numpy_type
-from strictstep.schema.faults import fault, fault_saying, gathered, unreadable
+from strictstep.schema.faults import fault, fault_saying, gathered, guarded, unreadable
 from strictstep.schema.scalars import FLOATING, NUMBERS, REAL, STRIDED, host_number
 
 
@@ -38,11 +38,11 @@ def manual_loss(value: Any) -> Tensor | None:
     return _detached(_checked(value, "a scalar tensor", FLOATING, graph=False))
 
 
-def evaluation_loss(value: Any) -> Tensor | float | int | bool | None:
+def evaluation_loss(value: Any) -> Any:
     """Return the loss detached: a one-element tensor of any real dtype, or a Python number; or `None`."""
     if value is None or type(value) in NUMBERS:
         return value
-    number = host_number(value)
+    number = guarded(host_number, value)
     if number is not None:
         return number
     return _detached(_checked(value, "a scalar tensor or a number", REAL, graph=False))

@@ -1,14 +1,14 @@
 """The check of a scalar: one real number on the host, or one in a tensor, which stays on its device and is not read."""
 
 from collections.abc import Set
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from strictstep.schema.containers import checked_mapping, key_text
 from strictstep.schema.describe import describe, names_text, numpy_type
-from strictstep.schema.faults import fault, fault_saying, faults_of, gathered
+from strictstep.schema.faults import fault, fault_saying, faults_of, gathered, guarded
 from strictstep.schema.names import nearest
 
 ScalarValue = Tensor | float | int | bool
@@ -58,9 +58,9 @@ def host_number(value: Any) -> float | int | bool | None:
         return host_number(value[()])
     for numpy_name, python_type in (("bool_", bool), ("integer", int), ("floating", float)):
         if issubclass(kind, numpy_type(numpy_name)) and not issubclass(kind, numpy_type("timedelta64")):
-            return python_type(value)
-    if issubclass(kind, bool):
-        return value
+            return cast(float, python_type(value))
+    if kind is bool:
+        return bool(value)
     # As int and float make it, not as a subclass (an IntEnum) may.
     return int.__pos__(value) if issubclass(kind, int) else float.__pos__(value) if issubclass(kind, float) else None
 
@@ -71,7 +71,7 @@ def bar_scalars(values: Any, log: dict[str, ScalarValue] | None) -> dict[str, An
     `log` is `None` where it was itself invalid: then names cannot be looked up, and nothing is said about them.
     """
     if issubclass(type(values), (list, tuple, Set)):
-        return _named_in_log(list(values), log)
+        return _named_in_log(guarded(list, values), log)
     return scalars(values)
 
 

@@ -2,21 +2,25 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from strictstep.schema.containers import checked_mapping, detached_tree
 from strictstep.schema.faults import fault
 
 
-def hiddens(value: Any) -> Any:
+def check_hiddens(value: Any) -> Any:
     """Return the same nesting with every tensor detached; leaves are tensors or `None`."""
     return detached_tree(value, _only_none)
 
 
-def metrics(values: Any) -> dict[str, Any]:
+def check_metrics(values: Any) -> dict[str, Any]:
     """Return a new dict with tensors detached, also inside containers; other objects are kept as they are."""
     return checked_mapping(values, _metric)
 
 
 def _metric(value: Any) -> Any:
+    if type(value) is Tensor:
+        return value.detach() if value.requires_grad else value
     return detached_tree(value, _as_it_is)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import Call, OnNone, Output, checked, model_of
+from strictstep.schema.coerce import Call, OnNone, Output, carefully_checked, model_of, plainly_checked
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
@@ -130,7 +130,7 @@ def validate_step(
 
 def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Callable[..., object]:
     def check(returned: object) -> object:
-        outcome = checked(returned, call)
+        outcome = plainly_checked(returned, call.model) or carefully_checked(returned, call)
         return returned if original and type(outcome) is not StepOutputError else outcome
 
     # The attributes of a callable object stay with it: they may hold a model.

@@ -1,8 +1,8 @@
-'''Faulty steps, as text: `test_explain.py` writes each to a file, runs it and asks for the likely line.
+"""Faulty steps, as text: `test_explain.py` writes each to a file, runs it and asks for the likely line.
 
 The text between « and » is where the caret has to stand; a step without these marks is one where nothing may be
 claimed. `step` is what the user would pass; it is called with `x`, eight ones that require grad.
-'''
+"""
 
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ WRONG = "wrong_return_type"
 
 MANY = ", ".join(f'"name_{number}": {number}.5' for number in range(9))
 
+# fmt: off
 FAULTY = [
     # -- numbers in place of tensors
     Case("item in the entry", "exact", NO_TENSOR, LOSS, """
@@ -543,6 +544,95 @@ def step(x):
 def step(x):
     return {{"loss": «x.view(8 + 0 * len({{{MANY}}}))»}}
 """),
+    # -- other uses of a name that leave its value
+    Case("a list that another return gives", "exact", "hiddens_not_tensor", ("hiddens", 1), """
+def step(x):
+    hiddens = [x, «float(x.sum())»]
+    if x is None:
+        return hiddens
+    return {"loss": x.sum(), "hiddens": hiddens}
+"""),
+    Case("fields and keys that are read", "exact", NO_TENSOR, LOSS, """
+from dataclasses import dataclass
+
+@dataclass
+class Output:
+    loss: object
+    log: dict
+
+def step(x):
+    inner = {"loss": «x.sum().item()», "n": 1}
+    print(inner["n"], end="")
+    inner["n"] = 2
+    out = Output(loss=inner["loss"], log={})
+    print(out.log, end="")
+    return inner
+"""),
+    Case("a field of an object that is read", "exact", NO_TENSOR, LOSS, """
+from dataclasses import dataclass
+
+@dataclass
+class Output:
+    loss: object
+    log: dict
+
+def step(x):
+    out = Output(log={}, loss=«x.sum().item()»)
+    print(out.log, out.loss.real, end="")
+    return out
+"""),
+    Case("a tensor that is read", "exact", NO_GRAD, LOSS, """
+def step(x):
+    loss = «x.sum().detach()»
+    print(loss[None].shape, end="")
+    return {"loss": loss}
+"""),
+    Case("a generic output class", "exact", NO_TENSOR, LOSS, """
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+@dataclass
+class Output(Generic[T]):
+    loss: T
+
+def step(x):
+    return Output[float](loss=-«x.sum().item()»)
+"""),
+    Case("a class of another module", "exact", NO_TENSOR, LOSS, """
+import collections
+
+def step(x):
+    return collections.OrderedDict(log={}, loss=2 * «x.sum().item()»)
+"""),
+    Case("a walrus around the returned dict", "exact", NO_TENSOR, LOSS, """
+def step(x):
+    return (out := {"loss": «x.sum().item()»})
+"""),
+    Case("the transpose of what has no graph", "exact", NO_GRAD, LOSS, """
+def step(x):
+    return {"loss": «x.detach()».view(1, 8).mT.mean()}
+"""),
+    Case("no_grad below a decorator that registers", "exact", NO_GRAD, LOSS, """
+import torch
+
+def register(function):
+    return function
+
+@register
+@«torch.no_grad()»
+@register
+def step(x):
+    return {"loss": x.sum()}
+"""),
+    Case("a shared autocast", "exact", NO_TENSOR, LOSS, """
+import torch
+
+@torch.autocast("cpu")
+def step(x):
+    return {"loss": «x.sum().item()»}
+"""),
     # -- silent
     Case("two returns fit", "silent", NO_TENSOR, LOSS, """
 def step(x):
@@ -1014,6 +1104,148 @@ def step(x):
     del loss
     loss = 0.5
     return {"loss": «loss»}
+"""),
+    Case("a capitalised function", "certain", NO_TENSOR, LOSS, """
+def Output(loss):
+    return {"loss": loss.item()}
+
+def step(x):
+    return «Output(loss=x.sum())»
+"""),
+    Case("a class that changes its fields", "certain", NO_TENSOR, LOSS, """
+from dataclasses import dataclass
+
+@dataclass
+class Output:
+    loss: object
+
+    def __post_init__(self):
+        self.loss = self.loss.item()
+
+def step(x):
+    out = «Output(loss=x.sum())»
+    return out
+"""),
+    Case("an object whose field is set later", "certain", NO_TENSOR, LOSS, """
+from dataclasses import dataclass
+
+@dataclass
+class Output:
+    loss: object
+
+def step(x):
+    out = Output(loss=x.sum().item())
+    out.loss = 0.5
+    return «out»
+"""),
+    Case("two dicts that both fit", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    return «{"loss": 0.5} if x.shape[0] else {"loss": x.sum().item()}»
+"""),
+    Case("a tensor that is written to by another", "certain", NO_GRAD, LOSS, """
+import torch
+
+def step(x):
+    loss = torch.square(x.data).sum()
+    torch.add(x.data.sum(), 1, out=loss)
+    return {"loss": «loss»}
+"""),
+    Case("an element that is written to", "certain", NO_SCALAR, LOSS, """
+def step(x):
+    loss = x * 2
+    loss[0] = 1
+    return {"loss": «loss»}
+"""),
+    Case("a mean by reduction", "certain", NO_SCALAR, LOSS, """
+import torch.nn.functional as F
+
+def step(x):
+    return {"loss": «F.mse_loss(x, x * 2, reduction="mean").expand(3)»}
+"""),
+    Case("requires_grad_(False)", "certain", NO_GRAD, LOSS, """
+import torch
+
+def step(x):
+    loss = torch.square(x.data).sum()
+    loss.requires_grad_(False)
+    return {"loss": «loss»}
+"""),
+    Case("requires_grad_ in a branch", "certain", "loss_leaf", LOSS, """
+def step(x):
+    loss = x.sum().detach()
+    if x.shape[0]:
+        loss.requires_grad_()
+    return {"loss": «loss»}
+"""),
+    Case("requires_grad_ twice", "certain", "loss_leaf", LOSS, """
+def step(x):
+    loss = x.sum().detach()
+    loss.requires_grad_(False)
+    loss.requires_grad = True
+    return {"loss": «loss»}
+"""),
+    Case("an inner dict that a walrus names, and that changes", "certain", "scalar_wrong_type", ("log", "acc"), """
+def step(x):
+    out = {"loss": x.sum(), "log": («log := {"acc": 1}»)}
+    log["acc"] = "warm"
+    return out
+"""),
+    Case("a returned dict that `finally` changes", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    try:
+        return («out := {"loss": x.sum().item()}»)
+    finally:
+        out["loss"] = 0.5
+"""),
+    Case("a returned name that `finally` changes", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {"loss": x.sum().item()}
+    try:
+        return «out»
+    finally:
+        out["loss"] = 0.5
+"""),
+    Case("a dict with two names", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = (same := {"loss": x.sum().item()})
+    same["loss"] = 0.5
+    return «out»
+"""),
+    Case("two keys stored at once", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {}
+    out["loss"], out["log"] = 0.5, {"loss": x.sum().item()}
+    return «out»
+"""),
+    Case("a key divided in place", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {"loss": x.sum().item()}
+    out["loss"] /= 4
+    return «out»
+"""),
+    Case("a key that a loop stores", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {"loss": x.sum().item()}
+    for out["loss"] in (0.25, 0.5):
+        pass
+    return «out»
+"""),
+    Case("either of two values", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    return {"loss": «0.5 if x.shape[0] else x.sum().item()»}
+"""),
+    Case("either of two values, by `or`", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    return {"loss": «0.5 or x.sum().item()»}
+"""),
+    Case("no_grad around what is only looked up", "certain", NO_GRAD, LOSS, """
+import torch
+
+def step(x):
+    losses = {"loss": torch.square(x.data).sum()}
+    with torch.no_grad():
+        loss = «losses.get("loss")»
+    return {"loss": loss}
 """),
     Case("code put into another function", "silent", NO_TENSOR, LOSS, """
 def other(x):
