@@ -18,7 +18,7 @@ from strictstep.schema.describe import describe, numpy_type
 from strictstep.schema.errors import Stage
 from strictstep.schema.faults import faults_of
 from strictstep.schema.missing import FIELDS
-from strictstep.schema.scalars import host_number
+from strictstep.schema.scalars import host_number, scalar
 from strictstep.schema.translate import Found, unknown_key
 
 EVALUATION = ("validation", "test")
@@ -116,33 +116,30 @@ def _attributes(returned: Any) -> Iterable[tuple[str, Any]] | None:
 
 
 def _sorted_into_fields(named: Iterable[tuple[Any, Any]], strict: bool) -> Reading:
-    fields: dict[str, Any] = {}
-    extras: dict[str, Any] = {}
+    received, found = _by_name(named)
+    fields = {name: value for name, value in received.items() if name in FIELDS}
+    extras = {name: value for name, value in received.items() if name not in FIELDS}
+    if strict:
+        found += [unknown_key(name, FIELDS, (name,)) for name in extras]
+    own = fields.get("metrics", {})
+    if extras and issubclass(type(own), Mapping):  # otherwise `metrics` itself is wrong, and that is reported
+        metrics = dict(items_of(own))
+        found += [_twice(name, ("metrics", name)) for name in extras if name in metrics]
+        fields["metrics"] = {**metrics, **extras}
+    return Reading(fields, received, tuple(extras), tuple(found))
+
+
+def _by_name(named: Iterable[tuple[Any, Any]]) -> tuple[dict[str, Any], list[Found]]:
+    received: dict[str, Any] = {}
     found: list[Found] = []
     for key, value in named:
         wrong = [Found("key_not_string", (), *words_of(fault)) for _, fault in faults_of(key_text, key)]
         found += wrong
-        if wrong:
-            continue
-        name = key_text(key)
-        if name in fields or name in extras:
-            found.append(_twice(name, (name,)))
-        (fields if name in FIELDS else extras)[name] = value
-    if strict:
-        found += [unknown_key(name, FIELDS, (name,)) for name in extras]
-    return _with_extras(fields, extras, found)
-
-
-def _with_extras(fields: dict[str, Any], extras: dict[str, Any], found: list[Found]) -> Reading:
-    received = {**fields, **extras}
-    if not extras:
-        return Reading(fields, received, (), tuple(found))
-    own = fields.get("metrics", {})
-    if issubclass(type(own), Mapping):  # otherwise `metrics` itself is wrong, and that is reported
-        metrics = dict(items_of(own))
-        found += [_twice(name, ("metrics", name)) for name in extras if name in metrics]
-        fields = {**fields, "metrics": {**metrics, **extras}}
-    return Reading(fields, received, tuple(extras), tuple(found))
+        if not wrong:
+            name = key_text(key)
+            found += [_twice(name, (name,))] if name in received else []
+            received[name] = value
+    return received, found
 
 
 def _twice(name: str, location: tuple[str, ...]) -> Found:
@@ -173,9 +170,9 @@ def _help_sequence(returned: Any) -> str:
 def _second(value: Any) -> str:
     if issubclass(type(value), Mapping):
         return '"log": {...}'
-    if host_number(value) is not None or (issubclass(type(value), Tensor) and value.dim() == 0):
-        return '"log": {"acc": acc}'
-    return '"metrics": {"logits": logits}'
+    if any(faults_of(scalar, value)):
+        return '"metrics": {"logits": logits}'
+    return '"log": {"acc": acc}'
 
 
 _HELP_BY_KIND: tuple[tuple[Any, str], ...] = (

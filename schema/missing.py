@@ -45,11 +45,11 @@ def _help_by_values(fields: Mapping[str, Any]) -> str:
 
 
 def _attached_scalars(fields: Mapping[str, Any]) -> Iterator[tuple[Location, Tensor]]:
+    yield from (((key,), value) for key, value in fields.items() if _is_attached_scalar(value))
     for key, value in fields.items():
-        if _is_attached_scalar(value):
-            yield (key,), value
-        elif type(value) is dict:
-            yield from (((key, str(name)), inner) for name, inner in value.items() if _is_attached_scalar(inner))
+        if type(value) is dict:
+            texts = [(name, inner) for name, inner in value.items() if issubclass(type(name), str)]
+            yield from (((key, str.__str__(name)), inner) for name, inner in texts if _is_attached_scalar(inner))
 
 
 def _is_attached_scalar(value: Any) -> bool:

@@ -7,6 +7,7 @@ Needs the extra `benchmark` (lightning). Each round times every candidate once; 
 
 import timeit
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -119,11 +120,11 @@ def main() -> None:
     print(f"{'form':>16} {'strictstep':>11} {'lightning':>10} {'ratio':>6} {'by hand':>9} {'ratio':>6}")
     for name, returned in forms.items():
         candidates: dict[str, Callable[[], object]] = {
-            "ours": lambda returned=returned: coerce(returned),
-            "peer": lambda returned=returned: ClosureResult.from_training_step_output(returned),
-            "hand": lambda returned=returned: by_hand(returned),
+            "ours": partial(coerce, returned),
+            "peer": partial(ClosureResult.from_training_step_output, returned),
+            "hand": partial(by_hand, returned),
         }
-        best = cost(candidates, 10 if len(str(name)) > 12 and "1,000" in name else 1000)
+        best = cost(candidates, 10 if name == "1,000 log keys" else 1000)
         ours, peer, hand = best["ours"], best["peer"], best["hand"]
         print(f"{name:>16} {ours:9.2f}us {peer:8.2f}us {ours / peer:6.2f} {hand:7.2f}us {ours / hand:6.2f}")
 
