@@ -1,0 +1,34 @@
+"""Backward of one loss, once."""
+
+from torch import Tensor
+
+from strictstep.loop.errors import LoopError
+from strictstep.loop.setup import Setup
+
+_MARK = "strictstep: went backward"
+
+
+def backward(setup: Setup, loss: Tensor, factor: float) -> None:
+    """Add the gradient of `factor * loss`, with the loss scaled where the precision asks for it.
+
+    Raises:
+        LoopError: with the code `graph_used_twice`, if the graph of the loss, or a part of it, went backward before:
+            the step kept it from an earlier batch. A graph that saves nothing for backward (`parameter.sum()`) would
+            give the old gradient again without a word, so the loss's own node is marked.
+    """
+    node = loss.grad_fn
+    metadata = {} if node is None else node.metadata
+    if _MARK in metadata:
+        raise _used_twice("expected a loss of this batch, got one that went backward before")
+    metadata[_MARK] = True
+    try:
+        setup.engine.backward(setup.precision.scaled(loss), factor)
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise _used_twice("expected a graph of this batch alone, got a part of it that went backward before") from error
+
+
+def _used_twice(message: str) -> LoopError:
+    help = "detach what is kept from one batch to the next, or return it as `hiddens`, which is detached"
+    return LoopError("graph_used_twice", message, help)

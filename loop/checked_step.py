@@ -1,0 +1,149 @@
+"""One micro-batch through the user's step: moved, run, checked, recorded. What comes out is an output or an error."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from strictstep.loop.device import moved
+from strictstep.loop.engine import Engine
+from strictstep.loop.errors import LoopError
+from strictstep.loop.finite import FiniteWatch, Origin, non_finite_loss
+from strictstep.loop.precision import Precision
+from strictstep.loop.snapshot import Snapshots
+from strictstep.loop.step import Step
+from strictstep.schema.base import AnyOutput
+from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of, plainly_checked
+from strictstep.schema.describe import describe
+from strictstep.schema.errors import StepOutputError
+from strictstep.schema.outputs import SkippedStep
+
+Outcome = tuple[AnyOutput | Exception, Tensor | None]
+
+
+class CheckedStep:
+    """The user's step with everything that stays the same from batch to batch.
+
+    Attributes:
+        step: the step and its signature.
+        call: what its return is checked against.
+        watch: the policy for losses that are not finite.
+    """
+
+    __slots__ = ("_device", "_engine", "_run", "_snapshots", "call", "step", "watch")
+
+    def __init__(
+        self,
+        step: Step,
+        call: Call,
+        precision: Precision,
+        engine: Engine,
+        watch: FiniteWatch,
+        snapshots: Snapshots,
+        device: torch.device | None,
+    ) -> None:
+        """Put the parts together."""
+        self.step = step
+        self.call = call
+        self.watch = watch
+        self._engine = engine
+        self._run: Callable[..., object] = (
+            step if precision.autocast is None else functools.partial(precision.run, step)
+        )
+        self._snapshots = snapshots
+        self._device = device
+
+    def __call__(
+        self, batch: Any, named: dict[str, Any], epoch: int | None, batch_idx: int | None, evaluation: int
+    ) -> Outcome:
+        """Run the step and check what it returns; errors are returned, since ranks must agree on them first.
+
+        Returns:
+            The detached record of the output (or a `SkippedStep`, or the error), and the attached loss, if any.
+        """
+        try:
+            returned = self._engine.run(self._run, moved(batch, self._device), named)
+            output = plainly_checked(returned, self.call.model) or carefully_checked(returned, self.call)
+            if isinstance(output, StepOutputError):
+                return output.at(epoch, batch_idx), None
+            loss: Any = output.loss
+            if loss is not None and self.watch.policy != "keep":
+                refused = self._unless_finite(loss, returned, output, epoch, batch_idx, evaluation)
+                if refused is not None:
+                    return refused, None
+            return self._snapshots.record(output, loss, output is returned), loss
+        except Exception as error:
+            return error, None
+
+    def _unless_finite(
+        self,
+        loss: Tensor,
+        returned: object,
+        output: AnyOutput,
+        epoch: int | None,
+        batch_idx: int | None,
+        evaluation: int,
+    ) -> AnyOutput | Exception | None:
+        """What stands in place of an output whose loss is not finite; `None` if it is, or is read later."""
+        if self.watch.reads(loss):
+            number = loss.item()
+            if math.isfinite(number):
+                return None
+            if self.watch.policy == "skip":
+                return SkippedStep(reason=f"the loss is {number}")
+            return non_finite_loss(number, self.origin(epoch, batch_idx, evaluation), returned, output)
+        self.watch.wait(loss, "loss", self.origin(epoch, batch_idx, evaluation))
+        return None
+
+    def origin(self, epoch: int | None, batch_idx: int | None, evaluation: int) -> Origin:
+        """Where a value came from, for its error."""
+        return Origin(self.step.function, self.call.stage, epoch, batch_idx, evaluation)
+
+
+def call_for(
+    stage: Literal["training", "manual"], step: Step, schema: type[AnyOutput] | None, strict: bool, on_none: OnNone
+) -> Call:
+    """What the returns of a step are checked against.
+
+    Raises:
+        TypeError, ValueError: for a schema that is none, or is of another stage.
+        LoopError: with the code `option`, for another `on_none`.
+    """
+    if on_none not in get_args(OnNone):
+        message = f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}"
+        raise LoopError("option", message, "write one of them")
+    return Call(model_of(stage, schema), stage, strict, on_none, step.function, None, None)
+
+
+def device_type_of(model: nn.Module, device: torch.device | None) -> str:
+    """Where the step computes: on the device that is given, else where the first parameter is."""
+    if device is not None:
+        return device.type
+    first = next(model.parameters(), None)
+    return "cpu" if first is None else first.device.type
+
+
+def refuse_no_model(model: Any) -> None:
+    """Raise for what is no module.
+
+    Raises:
+        LoopError: with the code `option`.
+    """
+    if not isinstance(model, nn.Module):
+        raise LoopError("option", f"expected a `torch.nn.Module` as model, got {describe(model)}", "pass an instance")
+
+
+def device_of(device: torch.device | str | int | None) -> torch.device | None:
+    """The device as torch writes it; `None` leaves batches where they are.
+
+    Raises:
+        LoopError: with the code `option`, for what names no device.
+    """
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError):
+        help = 'write it as torch does: "cpu", "cuda:0"'
+        raise LoopError("option", f"expected a device, got {describe(device)}", help) from None

@@ -1,0 +1,73 @@
+"""The seam for training on several ranks: the one object that the closure asks to run, to agree and to go backward.
+
+In a single process there is nobody to agree with, and each answer is the plain one. An engine for several ranks
+(DDP, FSDP2) answers otherwise; the closure does not change for it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+Outcome = TypeVar("Outcome")
+
+
+class Engine(Protocol):
+    """What the closure needs from whatever runs it. Every rank makes the same calls in the same order.
+
+    In each evaluation of a window: `run` and `agree` for each micro-batch, then `backward` for those that contribute.
+    `total_weight` is asked once per window, before the first `run`.
+    """
+
+    def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
+        """Call `step(batch, named)`, the whole of the user's step, inside the engine's own forward."""
+        ...
+
+    def agree(self, outcome: Outcome | Exception) -> Outcome | Exception:
+        """Make one outcome of those of all ranks: a checked output, a `SkippedStep`, or an error.
+
+        An error on one rank becomes an error on all of them, and a skip on one a skip on all, before any backward
+        that synchronises.
+        """
+        ...
+
+    def total_weight(self, weights: Sequence[float] | Exception) -> float:
+        """The weight of the window over all ranks; raises on every rank where one could not read its weights."""
+        ...
+
+    def backward(self, loss: Tensor, factor: float) -> None:
+        """Add the gradient of `factor * loss` to that of the parameters.
+
+        `factor` is the micro-batch's share of the weight of `total_weight`; an engine whose backward averages over
+        ranks multiplies it by their number.
+        """
+        ...
+
+
+class SingleProcess:
+    """The engine of one process: no other rank to agree with.
+
+    Example:
+        >>> SingleProcess().total_weight([2.0, 3.0])
+        5.0
+    """
+
+    __slots__ = ()
+
+    def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
+        """Call the step."""
+        return step(batch, named)
+
+    def agree(self, outcome: Outcome | Exception) -> Outcome | Exception:
+        """The outcome as it is."""
+        return outcome
+
+    def total_weight(self, weights: Sequence[float] | Exception) -> float:
+        """The sum; an error that reading the weights gave is raised."""
+        if isinstance(weights, Exception):
+            raise weights
+        return sum(weights)
+
+    def backward(self, loss: Tensor, factor: float) -> None:
+        """Scale only here: what users see is what they returned."""
+        (loss if factor == 1.0 else loss * factor).backward()

@@ -1,0 +1,71 @@
+"""The gradients of one optimizer's parameters: cleared, rescaled, measured, clipped."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from strictstep.loop.errors import LoopError
+
+
+class Gradients:
+    """The gradients that a window leaves behind.
+
+    The optimizer's groups are read anew each time, since a group may be added in mid-training. The model's other
+    parameters are only cleared: nothing steps them, and what piled up in them would be of no window.
+    """
+
+    __slots__ = ("_groups_of", "_others")
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Find the model's parameters that are not the optimizer's."""
+        self._groups_of = optimizer
+        own = {id(parameter) for parameter in self.parameters()}
+        self._others = [parameter for parameter in model.parameters() if id(parameter) not in own]
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            help = "set `requires_grad` before the optimizer is made, or give it the parameters that shall train"
+            message = "expected an optimizer with a parameter that requires a gradient, got none"
+            raise LoopError("nothing_to_train", message, help)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The optimizer's parameters, in its order."""
+        for group in self._groups_of.param_groups:
+            yield from group["params"]
+
+    def clear(self) -> None:
+        """Set every gradient to `None`. Not by `optimizer.zero_grad()`: its profiler record costs 32 µs."""
+        for group in self._groups_of.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        for parameter in self._others:
+            parameter.grad = None
+
+    def require_some(self, step_name: str) -> None:
+        """Raise if no parameter of the optimizer has a gradient: its step would move nothing, without a word."""
+        for group in self._groups_of.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    return
+        raise self._none(step_name)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply every gradient in place."""
+        for gradient in self._present():
+            gradient.mul_(factor)
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the optimizer's gradients down to `max_norm`; return their norm before that, shape `[]`."""
+        return torch.nn.utils.clip_grad_norm_(list(self.parameters()), max_norm).detach()
+
+    def _present(self) -> Iterator[Tensor]:
+        return (parameter.grad for parameter in self.parameters() if parameter.grad is not None)
+
+    def _none(self, step_name: str) -> LoopError:
+        elsewhere = any(parameter.grad is not None for parameter in self._others)
+        message = f"expected the loss of `{step_name}` to lead to a parameter of the optimizer, got no gradient in any"
+        if elsewhere:
+            help = "other parameters of the model got one: give them to the optimizer"
+        else:
+            help = "the optimizer must hold the parameters that the step uses: make it after the model is final"
+        return LoopError("no_gradient", message, help)

@@ -1,0 +1,17 @@
+"""Notes on exceptions that pass through the loop: which step, epoch and batch they belong to."""
+
+from strictstep.schema.errors import StepOutputError
+
+
+def add_place(error: Exception, step_name: str, epoch: int | None, batch_idx: int | None) -> None:
+    """Note the step, and the numbers that are known; a `StepOutputError` says them itself.
+
+    Example:
+        >>> error = KeyError("label")
+        >>> add_place(error, "training_step", 2, 17)
+        >>> error.__notes__
+        ['in training step `training_step`, epoch 2, batch 17']
+    """
+    known = [f", {name} {number}" for name, number in (("epoch", epoch), ("batch", batch_idx)) if number is not None]
+    if not isinstance(error, StepOutputError):
+        error.add_note(f"in training step `{step_name}`{''.join(known)}")

@@ -1,0 +1,77 @@
+"""What an optimizer's class says of its closure, read once."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from strictstep.loop.errors import LoopError
+from strictstep.schema.describe import describe
+
+Passing = Literal["positional", "keyword", "none"]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class OptimizerStep:
+    """One optimizer and how its `step` takes a closure, which its class decides: schedulers patch instances.
+
+    Attributes:
+        optimizer: the optimizer.
+        name: the name of its class.
+        passing: how the closure is given: `"positional"`, `"keyword"`, or `"none"` where `step` has no parameter
+            for it; then the closure runs first, and `step()` after it.
+        demands_closure: whether `step` cannot be called without one, as that of LBFGS.
+
+    Raises:
+        LoopError: with the code `option`, for what is no optimizer.
+
+    Example:
+        >>> import torch
+        >>> step = OptimizerStep(torch.optim.LBFGS([torch.nn.Parameter(torch.ones(2))]))
+        >>> step.name, step.passing, step.demands_closure
+        ('LBFGS', 'positional', True)
+    """
+
+    __slots__ = ("demands_closure", "name", "optimizer", "passing")
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        """Read the signature of the class's `step`."""
+        refuse_no_optimizer(optimizer)
+        self.optimizer = optimizer
+        self.name = type(optimizer).__name__
+        self.passing, self.demands_closure = _reading(type(optimizer).step)
+
+    def __call__(self, closure: Callable[[], Tensor]) -> None:
+        """Take a step, through the instance: a scheduler counts it there."""
+        if self.passing == "positional":
+            self.optimizer.step(closure)
+        elif self.passing == "keyword":
+            self.optimizer.step(closure=closure)
+        else:
+            closure()
+            self.optimizer.step()
+
+
+def refuse_no_optimizer(optimizer: Any) -> None:
+    """Raise for anything without a `step` and `param_groups`."""
+    if not callable(getattr(type(optimizer), "step", None)) or not hasattr(optimizer, "param_groups"):
+        help = "pass an instance, for example `torch.optim.AdamW(model.parameters())`"
+        raise LoopError("option", f"expected an optimizer of torch's protocol, got {describe(optimizer)}", help)
+
+
+def _reading(step: Callable[..., Any]) -> tuple[Passing, bool]:
+    """How the closure is passed, and whether it has to be."""
+    _, *parameters = inspect.signature(step).parameters.values()  # the first is `self`
+    for parameter in parameters:
+        if "closure" in parameter.name:
+            by_name = parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter is not parameters[0]
+            return "keyword" if by_name else "positional", parameter.default is parameter.empty
+    # By another name it is a closure only if `step` cannot do without it; `*args` passes it on to an inner optimizer.
+    required = [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+    if required:
+        return "positional", True
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    return "positional" if takes_any else "none", False

@@ -1,0 +1,66 @@
+"""What one optimizer step has to say for itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strictstep.schema.base import AnyOutput
+
+
+@dataclass(slots=True, eq=False)
+class StepReport:
+    """What came of one window of micro-batches: the outputs of its first evaluation, and whether a step was taken.
+
+    Attributes:
+        outputs: one output per micro-batch, in their order, each detached; a `SkippedStep` for one that was skipped.
+            They are those of the first evaluation, at the parameters that the step started from.
+        weights: the weight of each micro-batch (examples, unless `weight=` says otherwise), skipped ones included.
+        stepped: whether the optimizer took its step.
+        skipped: how many of the micro-batches were skipped.
+        evaluations: how often the optimizer evaluated the window; 0 where nothing in it contributed.
+        grad_norm: norm over the optimizer's gradients at the first evaluation, before clipping, shape `[]`; `None`
+            where it was not computed (no `max_grad_norm`).
+
+    Example:
+        >>> from strictstep.schema import ManualOutput
+        >>> report = StepReport((ManualOutput(loss=torch.tensor(1.0)), ManualOutput(loss=torch.tensor(4.0))), (2, 1))
+        >>> report.loss
+        tensor(2.)
+    """
+
+    outputs: tuple[AnyOutput, ...]
+    weights: tuple[float, ...]
+    stepped: bool = False
+    skipped: int = 0
+    evaluations: int = 1
+    grad_norm: Tensor | None = None
+
+    @property
+    def output(self) -> AnyOutput:
+        """The output of the last micro-batch."""
+        return self.outputs[-1]
+
+    @property
+    def loss(self) -> Tensor | None:
+        """Weighted mean of the losses of those that contributed, as they were returned: shape `[]`, on their device.
+
+        `None` where none has a loss.
+        """
+        weighed = [(output.loss, weight) for output, weight in zip(self.outputs, self.weights, strict=True)]
+        losses = [(loss, weight) for loss, weight in weighed if isinstance(loss, Tensor)]
+        return weighted_mean([loss for loss, _ in losses], [weight for _, weight in losses]) if losses else None
+
+
+def weighted_mean(losses: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean of scalars, computed where they are and not read; one alone is given as it is.
+
+    Half-precision losses are averaged in float32.
+    """
+    if len(losses) == 1:
+        return losses[0]
+    dtype = torch.promote_types(losses[0].dtype, torch.float32)
+    total = sum(weights)
+    parts = [loss.to(dtype) * (weight / total) for loss, weight in zip(losses, weights, strict=True)]
+    return torch.stack(parts).sum()

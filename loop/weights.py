@@ -1,0 +1,117 @@
+"""How much a micro-batch counts: one notion for accumulation and for means.
+
+Without `weight=` it is the number of examples: the size that all tensors of the batch share in dimension 0.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from strictstep.loop.device import tensors_in
+from strictstep.loop.errors import LoopError, LoopWarning
+from strictstep.loop.step import name_of, stop_iteration
+from strictstep.schema.describe import describe
+from strictstep.schema.scalars import host_number
+
+Weight = float | Callable[[Any], float]
+
+
+class Weights:
+    """Reads the weight of each batch, in one way throughout, which the first batch decides.
+
+    Args:
+        weight: a positive number, or a function of the batch (as the loader gave it) that returns one, such as
+            `count_tokens`; `None` for the number of examples.
+        dim: the dimension of the examples; 1 where dimension 0 is time.
+
+    Attributes:
+        by_examples: whether the number of examples is read; `None` before the first batch. `False` where the first
+            batch had none to read: then each batch has the weight 1, and one warning has said so.
+
+    Example:
+        >>> import torch
+        >>> Weights().of((torch.zeros(8, 2), torch.zeros(8)))
+        8
+        >>> Weights(lambda batch: batch["tokens"]).of({"tokens": 512})
+        512
+    """
+
+    __slots__ = ("_dim", "_weight", "by_examples")
+
+    def __init__(self, weight: Weight | None = None, dim: int = 0) -> None:
+        """Check a fixed number at once."""
+        self._weight = weight if weight is None or callable(weight) else _positive(weight, "`weight`")
+        self._dim = dim
+        self.by_examples: bool | None = None
+
+    def of(self, batch: Any) -> float:
+        """The weight of one batch.
+
+        Raises:
+            LoopError: `weight_not_positive` for anything but a positive, finite number of the host;
+                `weight_unreadable` for a batch without a number of examples, if the first had one;
+                `stop_iteration` for a function that raises `StopIteration`.
+        """
+        weight = self._weight
+        if weight is None:
+            return self._examples(batch)
+        if not callable(weight):
+            return weight
+        try:
+            number = weight(batch)
+        except StopIteration as error:
+            raise stop_iteration(f"weight function `{name_of(weight)}`") from error
+        return _positive(number, f"`{name_of(weight)}(batch)`")
+
+    def _examples(self, batch: Any) -> float:
+        if self.by_examples is False:
+            return 1
+        sizes = _sizes(batch, self._dim)
+        if len(sizes) == 1:
+            self.by_examples = True
+            (size,) = sizes
+            return size if size > 0 else _positive(size, "the number of examples")
+        if self.by_examples:
+            raise _unreadable(sizes, self._dim)
+        self.by_examples = False
+        warnings.warn(f"{_what_was_read(sizes, self._dim)}: each batch counts as 1; or pass `weight=`", LoopWarning, 2)
+        return 1
+
+
+def _sizes(batch: Any, dim: int) -> set[int]:
+    """The sizes that the tensors of a batch have in `dim`; those without that dimension have none."""
+    if type(batch) in (tuple, list):  # nearly every batch: no generators for it
+        sizes: set[int] = set()
+        for value in batch:
+            if type(value) is Tensor:
+                shape = value.shape
+                if len(shape) > dim:
+                    sizes.add(shape[dim])
+            else:
+                sizes |= _sizes(value, dim)
+        return sizes
+    shapes = [tensor.shape for tensor in tensors_in(batch) if not tensor.is_nested]
+    return {shape[dim] for shape in shapes if len(shape) > dim}
+
+
+def _positive(number: Any, what: str) -> float:
+    host = None if type(number) is bool else host_number(number)
+    if host is None or not (host > 0 and math.isfinite(host)):
+        message = f"expected a positive, finite number as weight, got {describe(number)} from {what}"
+        help = "read it on the host: `.item()`" if issubclass(type(number), Tensor) else "skip empty batches beforehand"
+        raise LoopError("weight_not_positive", message, help)
+    return host
+
+
+def _unreadable(sizes: set[int], dim: int) -> LoopError:
+    message = f"expected a batch of as many examples in each tensor, got one where {_what_was_read(sizes, dim)}"
+    return LoopError("weight_unreadable", message, "pass `weight=`: a number, or a function of the batch")
+
+
+def _what_was_read(sizes: set[int], dim: int) -> str:
+    if not sizes:
+        return f"no tensor has a dimension {dim}"
+    return f"tensors disagree on the size of dimension {dim} ({', '.join(map(str, sorted(sizes)))})"
