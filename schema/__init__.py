@@ -14,6 +14,7 @@ from strictstep.schema.coerce import coerce
 from strictstep.schema.errors import Problem, StepOutputError, StepOutputWarning
 from strictstep.schema.fields import Hiddens, Loss, Reduce, Scalar
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
+from strictstep.schema.step_record import StepRecord
 from strictstep.schema.validate import validate_step
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "StepOutput",
     "StepOutputError",
     "StepOutputWarning",
+    "StepRecord",
     "TrainingOutput",
     "coerce",
     "validate_step",

@@ -7,12 +7,24 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, ValidationError, core_schema
+from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import CoreSchema, ValidationError, core_schema, from_json
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from strictstep.schema.contracts import EVALUATION_LOSS, Form
 from strictstep.schema.describe import names_text
 from strictstep.schema.errors import StepOutputError
 from strictstep.schema.faults import guarded
@@ -25,6 +37,8 @@ from strictstep.schema.fields import (
     reduction,
     refuse_unchecked_scalars,
 )
+from strictstep.schema.json_form import json_form, named_forms, scalar_form, tensor_values_asked
+from strictstep.schema.json_schema import StepJsonSchema, with_contracts
 from strictstep.schema.loss import evaluation_loss
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.records import Brief, detached_record, same
@@ -75,6 +89,14 @@ def _is_narrowed(info: FieldInfo) -> bool:
     return CHECKED not in info.metadata and not isinstance(info.annotation, TypeVar)
 
 
+def _requires_loss(model: type) -> bool:
+    fields: dict[str, FieldInfo] = getattr(model, "__pydantic_fields__", {})
+    return "loss" in fields and fields["loss"].is_required()
+
+
+_CONFIG: ConfigDict = {"extra": "forbid", "frozen": True, "strict": True}
+
+
 def _refuse_less_rigid(model: type[BaseModel]) -> None:
     added = model.__pydantic_fields__.keys() - {*FIELDS, "reason"}
     if added:
@@ -82,19 +104,45 @@ def _refuse_less_rigid(model: type[BaseModel]) -> None:
             f"`{model.__name__}`: expected no fields but the five, got {names_text(sorted(added))}\n"
             "  help: list names of your own in a TypedDict for `log` or `metrics`"
         )
-    if model.model_config.get("extra") != "forbid" or not model.model_config.get("frozen"):
+    loosened = [key for key in ("extra", "frozen", "strict") if model.model_config.get(key) != _CONFIG[key]]
+    if loosened:
         raise TypeError(
-            f"`{model.__name__}`: expected the configuration of its base, got one that is not frozen or allows extras\n"
-            "  help: leave `extra` and `frozen` as they are"
+            f"`{model.__name__}`: expected the configuration of its base, got another {names_text(loosened)}\n"
+            "  help: leave `extra`, `frozen` and `strict` as they are"
+        )
+    if any(map(_requires_loss, model.__mro__)) and not _requires_loss(model):
+        raise TypeError(
+            f"`{model.__name__}`: expected a required `loss` as in its base, got a default for it\n"
+            "  help: for a batch without a loss, return `SkippedStep(reason=...)`"
         )
 
 
-def _outcome(model: Any, validate: Callable[..., Any], fields: Any, **options: Any) -> Any:
+def _outcome(
+    model: Any,
+    validate: Callable[..., Any],
+    given: Any,
+    read: Callable[[Any], Any] = lambda fields: fields,
+    **options: Any,
+) -> Any:
     try:
-        return validate(fields, **options)
+        return validate(given, **options)
     except ValidationError as invalid:
+        fields = read(given)
         found = problems_found(invalid, fields if isinstance(fields, dict) else {}, model.listed_names())
     return report_of_call(model.__name__, found)
+
+
+def _read_json(json_data: str | bytes | bytearray) -> Any:
+    try:
+        return from_json(json_data)
+    except ValueError:
+        return None
+
+
+def _blank(origin: Any, parameters: tuple[Any, ...]) -> Any:
+    """An output without fields, to be filled by unpickling; pydantic keeps no parametrised model where pickle looks."""
+    model = origin[parameters]
+    return model.__new__(model)
 
 
 def _in_one_shape_scope(value: Any, validate: Callable[[Any], Any]) -> Any:
@@ -123,6 +171,8 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         strict=True,  # in `metrics` pydantic would else parse strings, and read a tensor's value for a `float`
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,
     )
 
     loss: Annotated[Tensor | float | int | bool | None, CHECKED] = None
@@ -141,6 +191,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     """Names to anything that is collated over the epoch; tensors are detached."""
 
     _number_metrics: ClassVar[frozenset[str]] = frozenset()
+    _loss_form: ClassVar[Form] = EVALUATION_LOSS
 
     @field_validator("loss", mode="before")
     @staticmethod
@@ -187,10 +238,72 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         @classmethod
         def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
             """Validate JSON; it can hold no tensor, so this is for evaluation outputs of plain numbers."""
-            outcome = _outcome(cls, super().model_validate_json, json_data, **options)
+            outcome = _outcome(cls, super().model_validate_json, json_data, _read_json, **options)
             if isinstance(outcome, StepOutputError):
                 raise outcome
             return outcome
+
+        @classmethod
+        def model_validate_strings(cls, obj: Any, **options: Any) -> Self:
+            """Refuse texts as values, by the same error: strings are never parsed."""
+            outcome = _outcome(cls, super().model_validate_strings, obj, **options)
+            if isinstance(outcome, StepOutputError):
+                raise outcome
+            return outcome
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Refuse: a checked output stays as it was checked. Private attributes of a subclass are its own."""
+            if not name.startswith("_"):
+                raise self._frozen(name)
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name: str) -> None:
+            """Refuse, as setting an attribute."""
+            if not name.startswith("_"):
+                raise self._frozen(name)
+            super().__delattr__(name)
+
+    def _frozen(self, name: str) -> AttributeError:
+        return AttributeError(
+            f"`{type(self).__name__}` is frozen: `{name}` cannot be changed\n"
+            "  help: return what belongs there, or make another output"
+        )
+
+    @field_serializer("loss", when_used="json")
+    def _written_scalar(self, value: Any) -> Any:
+        return scalar_form(value)
+
+    @field_serializer("log", "progress_bar", when_used="json")
+    def _written_scalars(self, values: dict[str, Any]) -> Any:
+        return named_forms(values, scalar_form)
+
+    @field_serializer("hiddens", when_used="json")
+    def _written_tree(self, value: Any, info: SerializationInfo) -> Any:
+        return json_form(value, tensor_values_asked(info.context))
+
+    @field_serializer("metrics", when_used="json")
+    def _written_trees(self, values: dict[str, Any], info: SerializationInfo) -> Any:
+        max_values = tensor_values_asked(info.context)
+        return named_forms(values, lambda value: json_form(value, max_values))
+
+    @classmethod
+    def model_json_schema(
+        cls,
+        by_alias: bool | None = None,
+        ref_template: str = DEFAULT_REF_TEMPLATE,
+        schema_generator: type[GenerateJsonSchema] = StepJsonSchema,
+        mode: JsonSchemaMode = "validation",
+        **options: Any,
+    ) -> dict[str, Any]:
+        """JSON Schema of what a step may return, or (`mode="serialization"`) of what `model_dump_json` writes."""
+        return super().model_json_schema(by_alias, ref_template, schema_generator, mode, **options)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Document each field by its contract."""
+        narrowed = [field for field in FIELDS if _is_narrowed(cls.__pydantic_fields__[field])]
+        docs = {field: StepOutput.__pydantic_fields__[field].description for field in FIELDS}
+        return with_contracts(cls, handler(schema), handler, cls._loss_form, narrowed, docs)
 
     @classmethod
     def listed_names(cls) -> dict[str, tuple[str, ...]]:
@@ -264,6 +377,14 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         record = type(self).__new__(type(self))
         record.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return record
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a parametrised model by its parameters."""
+        made = type(self).__pydantic_generic_metadata__
+        if made["origin"] is None:
+            return super().__reduce_ex__(protocol)
+        written = tuple(parameter for parameter in made["args"] if CHECKED not in get_args(parameter))
+        return _blank, (made["origin"], written), self.__getstate__()
 
     def __getstate__(self) -> dict[Any, Any]:
         """The state for pickling: a record of the output, its loss detached."""

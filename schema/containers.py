@@ -70,7 +70,21 @@ def detached_tree(value: Any, check_leaf: Check) -> Any:
         return _rebuilt(value, check_leaf, {}, MAX_DEPTH)
     except Exception:  # whatever it was, the walk below meets it again and says where
         pass
-    raise gathered(_tree_faults(value, check_leaf, (), frozenset(), set()), value)
+    raise gathered(_tree_faults(value, check_leaf, (), frozenset(), {}), value)
+
+
+def rebuilt(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return a tree of the same containers with `leaf(x)` for everything else, tensors too; sharing is kept."""
+    return _mapped(value, leaf, {})
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
+    if not is_container(type(value)):
+        return leaf(value)
+    if id(value) not in made:
+        children = value.values() if issubclass(type(value), dict) else value
+        made[id(value)] = _like(type(value), value, [_mapped(child, leaf, made) for child in children])
+    return made[id(value)]
 
 
 def _mapping_faults(values: Any, check: Check) -> Iterator[Fault]:
@@ -93,7 +107,8 @@ def _items_or_nothing(values: Any) -> Iterable[tuple[Any, Any]]:
         return ()
 
 
-def _is_container(kind: type) -> bool:
+def is_container(kind: type) -> bool:
+    """Tell whether values of exactly this type are rebuilt; anything else is a leaf."""
     return kind in _PLAIN or _is_named_tuple(kind)
 
 
@@ -114,21 +129,23 @@ def _leaf(value: Any, check_leaf: Check) -> Any:
     return check_leaf(value)
 
 
-def _rebuilt(value: Any, check_leaf: Check, made: dict[int, Any], levels: int) -> Any:
+def _rebuilt(value: Any, check_leaf: Check, made: dict[int, tuple[Any, int]], levels: int) -> Any:
     kind = type(value)
     if kind not in _PLAIN and not _is_named_tuple(kind):
         return _leaf(value, check_leaf)
-    known = made.get(id(value))
-    if known is not None and known is not _BUSY:
+    known, reached = made.get(id(value), (None, -1))
+    if known is not None and known is not _BUSY and reached <= levels:
         return known
     if levels == 0 or known is _BUSY:
         raise RecursionError
-    made[id(value)] = _BUSY
+    made[id(value)] = _BUSY, levels
     children = [
         child if type(child) is Tensor and not child.requires_grad else _rebuilt(child, check_leaf, made, levels - 1)
         for child in (value.values() if kind is dict or kind is OrderedDict else value)
     ]
-    made[id(value)] = built = kind(children) if kind is tuple else _like(kind, value, children)
+    # What was met before is walked again only where it lies deeper now: it may be too deep there.
+    built = _like(kind, value, children) if known is None else known
+    made[id(value)] = built, levels
     return built
 
 
@@ -136,6 +153,8 @@ def _like(kind: type, value: Any, children: list[Any]) -> Any:
     """A container like `value`, with other children."""
     if kind is list:
         return children
+    if kind is tuple:
+        return kind(children)
     if kind in _PLAIN:
         return kind(zip(value, children, strict=True))
     # A namedtuple is made as tuple makes it: PackedSequence and others have a `__new__` of their own.
@@ -144,17 +163,17 @@ def _like(kind: type, value: Any, children: list[Any]) -> Any:
 
 
 def _tree_faults(
-    value: Any, check_leaf: Check, location: Location, above: frozenset[int], done: set[int]
+    value: Any, check_leaf: Check, location: Location, above: frozenset[int], done: dict[int, int]
 ) -> Iterator[Fault]:
-    if not _is_container(type(value)):
+    if not is_container(type(value)):
         yield from faults_of(lambda leaf: _leaf(leaf, check_leaf), value, location)
     elif len(location) == MAX_DEPTH or id(value) in above:
         expected = f"at most {MAX_DEPTH} levels of containers, none inside itself"
         yield location[:2], fault("too_deep", expected, value, "return a flatter structure")
-    elif id(value) not in done:
+    elif len(location) > done.get(id(value), -1):
         for label, child in _children(value):
             yield from _tree_faults(child, check_leaf, (*location, label), above | {id(value)}, done)
-        done.add(id(value))
+        done[id(value)] = len(location)
 
 
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 from torch import Tensor
 from typing_extensions import ReadOnly, get_type_hints, is_typeddict
 
+from strictstep.schema.contracts import HIDDENS_FORM, SCALAR_FORM, TRAINING_LOSS, Form, JsonSchema
 from strictstep.schema.faults import guarded
 from strictstep.schema.loss import training_loss
 from strictstep.schema.scalars import scalar
@@ -27,9 +28,10 @@ ReduceOp = Literal["mean", "sum", "min", "max", "last"]
 class Checked:
     """Metadata that makes pydantic validate by one of this room's checks (or by none: an earlier one has done it)."""
 
-    def __init__(self, check: Callable[[Any], Any] | None = None) -> None:
-        """Keep the check; without one, any value passes."""
+    def __init__(self, check: Callable[[Any], Any] | None = None, form: Form | None = None) -> None:
+        """Keep the check, and how the value is documented; without a check, any value passes."""
         self._check = check
+        self._form = form
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate by the check alone; the annotated type is for type checkers."""
@@ -37,16 +39,23 @@ class Checked:
             return core_schema.any_schema()
         return core_schema.no_info_plain_validator_function(functools.partial(guarded, self._check))
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Document the value by its form; without one, the field's own form stands for it."""
+        if self._form is None:
+            return {}
+        reduced = {"x-reduce": "mean"} if self._form is SCALAR_FORM else {}
+        return {**self._form.schema(handler), **reduced}
 
-SCALAR = Checked(scalar)
+
+SCALAR = Checked(scalar, SCALAR_FORM)
 
 Scalar = Annotated[Tensor | float | int | bool, SCALAR]
 """One real number: a tensor with one element (detached, shape `[]`, on its device), or a Python or numpy number."""
 
-Loss = Annotated[Tensor, Checked(training_loss)]
+Loss = Annotated[Tensor, Checked(training_loss, TRAINING_LOSS)]
 """A differentiable scalar: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
 
-Hiddens = Annotated[Any, Checked(check_hiddens)]
+Hiddens = Annotated[Any, Checked(check_hiddens, HIDDENS_FORM)]
 """A tensor, or lists, tuples, namedtuples and dicts of tensors and `None`, each tensor detached."""
 
 
@@ -73,6 +82,10 @@ class Reduce:
         """Refuse an unknown name where it is written, not where it is used."""
         if self.op not in get_args(ReduceOp):
             raise ValueError(f"expected one of {', '.join(get_args(ReduceOp))} as reduction, got {self.op!r}")
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Document the reduction as `x-reduce`."""
+        return {**handler(schema), "x-reduce": self.op}
 
 
 def names_and_annotations(annotation: Any) -> dict[str, Any]:

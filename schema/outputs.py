@@ -8,13 +8,16 @@ StepOutput                loss, log, progress_bar, hiddens, metrics
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import field_validator
+from pydantic import field_serializer, field_validator
 from torch import Tensor
 
 from strictstep.schema.base import CHECKED, BarT, HiddensT, LogT, MetricsT, StepOutput
+from strictstep.schema.contracts import MANUAL_LOSS, NO_LOSS, TEXT_FORM, TRAINING_LOSS, Form
 from strictstep.schema.faults import fault
+from strictstep.schema.fields import Checked
+from strictstep.schema.json_form import text_form
 from strictstep.schema.loss import manual_loss, no_loss, training_loss
 
 
@@ -31,6 +34,8 @@ class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
 
     loss: Annotated[Tensor, CHECKED]
     """The differentiable loss: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
+
+    _loss_form: ClassVar[Form] = TRAINING_LOSS
 
     @field_validator("loss", mode="before")
     @staticmethod
@@ -61,6 +66,8 @@ class ManualOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
 
     loss: Annotated[Tensor | None, CHECKED] = None
     """The loss, detached: shape `[]`, a real floating dtype; `None` where there is none to report."""
+
+    _loss_form: ClassVar[Form] = MANUAL_LOSS
 
     @field_validator("loss", mode="before")
     @staticmethod
@@ -114,8 +121,10 @@ class SkippedStep(StepOutput):
     loss: Annotated[None, CHECKED] = None
     """Always `None`."""
 
-    reason: Annotated[str, CHECKED]
+    reason: Annotated[str, Checked(form=TEXT_FORM)]
     """Why the batch was skipped."""
+
+    _loss_form: ClassVar[Form] = NO_LOSS
 
     @field_validator("loss", mode="before")
     @staticmethod
@@ -128,3 +137,7 @@ class SkippedStep(StepOutput):
         if issubclass(type(value), str):
             return str.__str__(value)
         raise fault("reason_not_string", "a `reason` (str)", value, "say in words why the batch is skipped")
+
+    @field_serializer("reason", when_used="json")
+    def _written_reason(self, reason: str) -> Any:
+        return text_form(reason)
