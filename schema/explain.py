@@ -289,8 +289,8 @@ class _Scope:
             case ast.UnaryOp(op=ast.Not()) | ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]):
                 return bool
             case ast.Name(id=name):
-                value = self.binding(name)
-                return None if value is None else self.kind(value)
+                bound = self.binding(name)
+                return None if bound is None else self.kind(bound)
             case ast.Call(func=ast.Name(id=name) as func):
                 return EXACT_CALLS.get(name) if self.is_builtin(func, name) else _instances_of(self.known(name))
         return LITERALS.get(type(expr))
@@ -315,7 +315,9 @@ class _Scope:
             return None
         others = [use for use in self.uses[target.id] if use is not name]
         if path or self._is_container(value):
-            return self._follow_container(target, value, path, others)
+            # What is done to a walrus's name may have been done to what it was bound to before.
+            doubtful = isinstance(name, ast.NamedExpr) and (self.bound[target.id] > 1 or len(others) > 0)
+            return None if doubtful else self._follow_container(target, value, path, others)
         # A tensor that torch made empty may be filled by whoever gets it; any other keeps its fault.
         harmless = self._is_only_read if self.is_constructed(value) else self._is_not_changed
         return (value, path) if all(map(harmless, others)) else None
@@ -341,6 +343,8 @@ class _Scope:
         statement = self.parents[self.parents[stores[0]]]
         if len(stores) > 1 or not isinstance(statement, ast.Assign) or len(statement.targets) > 1:
             return None
+        if not isinstance(value, ast.Call | ast.Dict | ast.List):
+            return None  # `same = out`: what has another name may be stored to by that
         # Only a statement of the function itself, further up, has certainly run.
         certain = self.parents[statement] is self.node and statement.lineno < name.lineno
         return (statement.value, path[1:]) if certain else None

@@ -23,6 +23,7 @@ def catalogue() -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where `inspect` and pydantic look its names up
     spec.loader.exec_module(module)
     return module
 

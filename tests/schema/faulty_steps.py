@@ -1205,6 +1205,20 @@ def step(x):
     finally:
         out["loss"] = 0.5
 """),
+    Case("a store into what a walrus's name was before", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {}
+    out["loss"] = x.sum().item()
+    return («out := {"loss": 0.5}»)
+"""),
+    Case("a store into an alias, and one into what it is an alias of", "certain", NO_TENSOR, LOSS, """
+def step(x):
+    out = {"loss": x.sum()}
+    same = out
+    same["loss"] = x.sum().item()
+    out.update(loss=0.5)
+    return «same»
+"""),
     Case("a dict with two names", "certain", NO_TENSOR, LOSS, """
 def step(x):
     out = (same := {"loss": x.sum().item()})

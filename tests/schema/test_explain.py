@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import linecache
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import textwrap
 import weakref
 import zipapp
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,14 +58,21 @@ def arrived_as(returned: Any) -> Arrived:
     return Arrived(kind, keys, len(returned) if kind in (tuple, list) else None)
 
 
+def at(returned: Any, path: tuple[str | int, ...]) -> Any:
+    """Give the value at a path."""
+    for key in path:
+        if isinstance(returned, torch.Tensor):
+            break  # a tensor returned by itself is the loss
+        returned = getattr(returned, str(key)) if dataclasses.is_dataclass(returned) else returned[key]
+    return returned
+
+
 def type_at(returned: Any, path: tuple[str | int, ...]) -> Any:
     """Give the type of the value at a path, None if there is none."""
-    for key in path:
-        try:
-            returned = getattr(returned, str(key)) if dataclasses.is_dataclass(returned) else returned[key]
-        except KeyError:
-            return None
-    return returned.__class__
+    try:
+        return at(returned, path).__class__
+    except KeyError:
+        return None
 
 
 def asked(step: Any, code: str, path: tuple[str | int, ...]) -> Likely | None:
@@ -105,6 +113,53 @@ def test_the_likely_line_is_the_marked_one(case: Any, tmp_path: Path) -> None:
     assert found.text.removeprefix("...").removesuffix("...") in text
     shown = found.text[found.column : found.column + found.width]
     assert shown == caret or (caret.startswith(shown.removesuffix("...")) and len(shown) > 60)
+
+
+# How to mend what the caret marks, and what then no longer holds of the value.
+MENDED = [
+    (r"(.*)\.(item|tolist|detach|long)\(\)", r"\1"),
+    (r"(.*?)\.(detach\(\)\.cpu\(\)\.numpy|detach\(\)\.numpy)\(\)", r"\1"),
+    (r"(.*)\.(data)", r"\1"),
+    (r"(float|int)\(.*\)", "x.sum()"),
+    (r"x > 0", "x"),
+    (r"x\.argmax\(0\)", "x.sum()"),
+    (r"x\.to\(.*\)", "x"),
+    (r"(torch\.no_grad|torch\.inference_mode|without|torch\.set_grad_enabled)\((False)?\)", "torch.enable_grad()"),
+    (r"torch\.(tensor|zeros)\(.*\)", "x.sum()"),
+    (r"reduction=\"none\"", 'reduction="mean"'),
+    (r"(.*)\.detach\(\)\.requires_grad_\(\)", r"\1"),
+    (r"loss\.requires_grad_\(\)", "loss = x.sum()"),
+    (r"loss\.requires_grad", "loss = x.sum(); unused"),
+]
+FAULTS: dict[str, Callable[[Any], bool]] = {
+    "loss_not_tensor": lambda value: not isinstance(value, torch.Tensor),
+    "hiddens_not_tensor": lambda value: not isinstance(value, torch.Tensor),
+    "wrong_return_type": lambda value: not isinstance(value, torch.Tensor),
+    "loss_no_grad": lambda value: not value.requires_grad,
+    "loss_leaf": lambda value: value.is_leaf,
+    "loss_not_floating": lambda value: not value.is_floating_point(),
+    "loss_not_scalar": lambda value: value.numel() != 1,
+}
+MENDABLE = [
+    case
+    for case in CASES
+    if case.outcome == "exact" and not re.search(r"«(yield|async|\.item)|requires_grad=True|hooks|round", case.source)
+]
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("case", MENDABLE, ids=[case.name for case in MENDABLE])
+def test_mending_what_is_marked_mends_the_step(case: Any, tmp_path: Path) -> None:
+    """An exact claim is true in this sense: change that spot alone, and the fault is gone."""
+    wanted = expected(case.source)
+    assert wanted is not None
+    mended = next(re.sub(f"^{spot}$", by, wanted[2]) for spot, by in MENDED if re.fullmatch(spot, wanted[2]))
+    faulty = FAULTS[case.code]
+    for replacement, is_faulty in ((wanted[2], True), (mended, False)):
+        before, rest = case.source.split("«")
+        text = before + replacement + rest.split("»")[1]
+        returned = load(text, tmp_path, f"mended_{is_faulty}").step(torch.ones(8, requires_grad=True))
+        assert faulty(at(returned, case.path)) == is_faulty
 
 
 def test_the_table_is_large_and_its_names_differ() -> None:
