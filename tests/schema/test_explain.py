@@ -29,7 +29,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strictstep.schema import explain, source
+from strictstep.schema import culprits, explain, source
 from strictstep.schema.explain import Arrived, Likely, likely, place
 
 TABLES = runpy.run_path(str(Path(__file__).with_name("faulty_steps.py")))
@@ -541,7 +541,7 @@ ANYTHING = st.recursive(
     max_leaves=5,
 )
 PATHS = st.lists(st.sampled_from(["loss", "log", "acc"]) | st.integers(-3, 5), max_size=3).map(tuple)
-CODES = st.sampled_from([*explain.TRAILS, "loss_missing", "key_unknown", "never heard of"])
+CODES = st.sampled_from([*culprits.TRAILS, "loss_missing", "key_unknown", "never heard of"])
 KINDS: st.SearchStrategy[type] = st.sampled_from([dict, list, tuple, float, type(None), torch.Tensor, Arrived])
 
 
