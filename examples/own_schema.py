@@ -39,10 +39,10 @@ class DigitsLog(TypedDict):
 class DigitsMetrics(TypedDict):
     """What is collated over the epoch."""
 
-    logits: Float[Tensor, "batch classes"]
+    logits: Float[Tensor, "batch classes"]  # noqa: F722, the dimensions' names
     """The model's output, before softmax."""
 
-    labels: Int[Tensor, "batch"]  # noqa: F821, a dimension's name
+    labels: Int[Tensor, "batch"]  # noqa: F821, the dimension's name
     """The digits on the images, from 0 to 9."""
 
 
@@ -73,23 +73,38 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
 
 
+@validate_step(schema=DigitsOutput)
+def careless_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> object:
+    images, labels = batch
+    logits = model(images)
+    loss = cross_entropy(logits, labels)
+    accuracy = (logits.argmax(dim=1) == labels).float().mean()
+    return {
+        "loss": loss,
+        "log": {"acuracy": accuracy, "images": len(images), "worst_loss": loss},
+        "metrics": {"logits": logits, "labels": labels[1:]},
+    }
+
+
 def main() -> None:
-    """Train for a few steps, show what a step gave, how it is recorded, and what a wrong one is told."""
+    """Train for a few steps, show what the last one gave and how it is recorded, and what a careless one is told."""
     torch.manual_seed(0)
     images, labels = digits()
+    batch = images[:1024], labels[:1024]
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(30):
-        output = digits_step(model, (images[:1024], labels[:1024]))
+        output = digits_step(model, batch)
+        assert isinstance(output, DigitsOutput)
         optimizer.zero_grad()
-        output.loss.backward()  # type: ignore[union-attr]
+        output.loss.backward()
         optimizer.step()
-    print(output)
+    print(repr(output))
     print(output.model_dump_json())
-    print(DigitsOutput.reductions())
+    print(DigitsOutput.reductions()["log"])
     try:
-        digits_step(model, (images[:8], labels[:4]))
-    except (StepOutputError, ValueError) as error:
+        careless_step(model, batch)
+    except StepOutputError as error:
         print(error)
 
 

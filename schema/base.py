@@ -176,7 +176,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     )
 
     loss: Annotated[Tensor | float | int | bool | None, CHECKED] = None
-    """The loss of the batch: shape `[]`, in the loss function's own unit."""
+    """The loss of the batch, in the loss function's own unit."""
 
     log: LogT = Field(default_factory=_nothing)
     """Names to scalars for the loggers, each detached and on its device."""
@@ -301,7 +301,12 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Document each field by its contract."""
-        narrowed = [field for field in FIELDS if _is_narrowed(cls.__pydantic_fields__[field])]
+        fields = cls.__pydantic_fields__
+        narrowed = {
+            field: fields[field].default_factory is _DEFAULTS.get(field)
+            for field in FIELDS
+            if _is_narrowed(fields[field])
+        }
         docs = {field: StepOutput.__pydantic_fields__[field].description for field in FIELDS}
         return with_contracts(cls, handler(schema), handler, cls._loss_form, narrowed, docs)
 

@@ -66,12 +66,14 @@ class Form(NamedTuple):
         recorded: the type of its JSON form.
         words: what is accepted besides tensors.
         contract: of its tensors, where the field itself may be one.
+        example: of a `loss`, an output with it in its JSON form.
     """
 
     returned: Any
     recorded: Any
     words: str = ""
     contract: JsonSchema | None = None
+    example: JsonSchema | None = None
 
     def schema(self, handler: GetJsonSchemaHandler) -> JsonSchema:
         """The JSON Schema in the handler's mode."""
@@ -88,10 +90,37 @@ Scalar: Any = TypeAliasType("Scalar", _tensor(REAL_SCALAR) | float | bool)
 _Names = Annotated[list[str], Field(title="names", description="Names of `log` values: a list, tuple or set.")]
 _OR_NUMBER = "Or a Python or numpy number."
 
-TRAINING_LOSS = Form(_tensor(ATTACHED_SCALAR), RealNumber, contract=ATTACHED_SCALAR)
-MANUAL_LOSS = Form(_tensor(FLOATING_SCALAR) | None, RealNumber | None, "Or `None`.", FLOATING_SCALAR)
-EVALUATION_LOSS = Form(Scalar | None, Number | None, f"{_OR_NUMBER} Or `None`.", REAL_SCALAR)
-NO_LOSS = Form(None, None)
+
+def _recorded(loss: float | None, **fields: Any) -> JsonSchema:
+    return {"loss": loss, "log": {}, "progress_bar": {}, "hiddens": None, "metrics": {}, **fields}
+
+
+TRAINING_LOSS = Form(
+    _tensor(ATTACHED_SCALAR),
+    RealNumber,
+    contract=ATTACHED_SCALAR,
+    example=_recorded(
+        0.3125,
+        log={"accuracy": 0.875, "images": 32},
+        progress_bar={"accuracy": 0.875},
+        metrics={"confusion": {"$tensor": {"shape": [10, 10], "dtype": "int64", "device": "cpu"}}},
+    ),
+)
+MANUAL_LOSS = Form(
+    _tensor(FLOATING_SCALAR) | None,
+    RealNumber | None,
+    "Or `None`.",
+    FLOATING_SCALAR,
+    _recorded(None, log={"loss_generator": 0.6875, "loss_critic": {"$float": "inf"}}),
+)
+EVALUATION_LOSS = Form(
+    Scalar | None,
+    Number | None,
+    f"{_OR_NUMBER} Or `None`.",
+    REAL_SCALAR,
+    _recorded(0.25, metrics={"texts": ["a cat", "a dog"]}),
+)
+NO_LOSS = Form(None, None, example=_recorded(None, log={"boxes": 0}, reason="no boxes"))
 
 SCALAR_FORM = Form(Scalar, Number, _OR_NUMBER, REAL_SCALAR)
 SCALARS_FORM = Form(
@@ -99,7 +128,7 @@ SCALARS_FORM = Form(
     dict[str, Number],
     "Each value is one real number: a tensor with one element (detached, on its device), or a Python or numpy number.",
 )
-BAR_FORM = SCALARS_FORM._replace(returned=dict[str, Scalar] | _Names)
+BAR_FORM = SCALARS_FORM._replace(returned=Annotated[dict[str, Scalar], Field(title="values")] | _Names)
 HIDDENS_FORM = Form(
     _tensor(ANY_TENSOR),
     Value,

@@ -6,7 +6,7 @@ and in words. `Model.model_json_schema(mode="serialization")` is the schema of `
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler
@@ -122,7 +122,7 @@ def with_contracts(
     schema: JsonSchemaValue,
     handler: GetJsonSchemaHandler,
     loss: Form,
-    narrowed: Collection[str],
+    narrowed: Mapping[str, bool],
     docs: Mapping[str, str | None],
 ) -> JsonSchemaValue:
     """Complete what pydantic made of an output model: its prose, and the contract of each field.
@@ -132,15 +132,20 @@ def with_contracts(
         schema: what pydantic made of it.
         handler: makes the schemas of the forms.
         loss: the form of its `loss`.
-        narrowed: the fields that it annotates with types of its own.
+        narrowed: the fields that it annotates with types of its own, and whether their default is still ours.
         docs: for each field, what to say of it where the model does not.
     """
     resolved = handler.resolve_ref_schema(schema)
     resolved["description"] = prose(model)
+    if handler.mode == "serialization" and not narrowed:
+        resolved.setdefault("examples", [loss.example])
     fields = resolved["properties"]
     for name, form in {"loss": loss, **FREE_FORMS}.items():
         field = {"description": docs.get(name), **fields[name]}
         fields[name] = field if name in narrowed else _in_form(field, form, handler)
+    if handler.mode == "validation":
+        needed = [name for name, by_us in narrowed.items() if by_us and _needs_value(fields[name], handler)]
+        resolved["required"] = [*resolved.get("required", ()), *needed]
     if "progress_bar" in narrowed and handler.mode == "validation":
         fields["progress_bar"] = _or_names(fields["progress_bar"], handler)
     return schema
@@ -163,6 +168,12 @@ def _or_names(field: JsonSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
     """A narrowed progress bar, which may also be given as names of `log` values."""
     outside: JsonSchema = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
     return {**outside, "anyOf": [field, NAMES_FORM.schema(handler)]}
+
+
+def _needs_value(field: JsonSchema, handler: GetJsonSchemaHandler) -> bool:
+    """Tell whether our default, an empty dict or `None`, does not fit an annotation."""
+    defined = handler.resolve_ref_schema(field)
+    return bool(defined.get("required")) or defined.get("type") == "array" or "dims" in defined.get("x-tensor", ())
 
 
 def _contract(kind: Any) -> JsonSchema | None:

@@ -33,7 +33,7 @@ class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
     """
 
     loss: Annotated[Tensor, CHECKED]
-    """The differentiable loss: shape `[]`, a real floating dtype, made by an operation of a graph; kept as it is."""
+    """The loss to descend, in the loss function's own unit."""
 
     _loss_form: ClassVar[Form] = TRAINING_LOSS
 
@@ -65,7 +65,7 @@ class ManualOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
     """
 
     loss: Annotated[Tensor | None, CHECKED] = None
-    """The loss, detached: shape `[]`, a real floating dtype; `None` where there is none to report."""
+    """The loss to report, in the loss function's own unit."""
 
     _loss_form: ClassVar[Form] = MANUAL_LOSS
 

@@ -60,7 +60,7 @@ class StepRecord(BaseModel):
     @classmethod
     def from_output(cls, output: AnyOutput) -> Self:
         """The record of an output; reads its scalars from their device."""
-        return cls.model_validate(output.model_dump(mode="json"))
+        return cls.model_validate_json(output.model_dump_json())
 
     @model_serializer(mode="wrap")
     def _without_absent_reason(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
