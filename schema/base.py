@@ -27,24 +27,24 @@ from typing_extensions import TypeVar
 from strictstep.schema.contracts import EVALUATION_LOSS, Form
 from strictstep.schema.describe import names_text
 from strictstep.schema.errors import StepOutputError
-from strictstep.schema.faults import guarded
+from strictstep.schema.faults import STOPS, is_of_values, unreadable, words_of
 from strictstep.schema.fields import (
     Checked,
     ReduceOp,
     has_shapes,
-    is_number,
     names_and_annotations,
     reduction,
     refuse_unchecked_scalars,
 )
+from strictstep.schema.host_numbers import mentions_numbers, refuse_numbers_or_tensors, with_host_numbers
 from strictstep.schema.json_form import json_form, named_forms, scalar_form, tensor_values_asked
 from strictstep.schema.json_schema import StepJsonSchema, with_contracts
 from strictstep.schema.loss import evaluation_loss
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.records import Brief, detached_record, same
 from strictstep.schema.report import report_of_call
-from strictstep.schema.scalars import ScalarValue, bar_scalars, host_number, scalars
-from strictstep.schema.translate import problems_found
+from strictstep.schema.scalars import ScalarValue, bar_scalars, scalars
+from strictstep.schema.translate import Found, problems_found
 from strictstep.schema.trees import check_hiddens, check_metrics
 
 CHECKED = Checked()  # the field's own check has run before: the annotation adds nothing
@@ -128,7 +128,13 @@ def _outcome(
         return validate(given, **options)
     except ValidationError as invalid:
         fields = read(given)
-        found = problems_found(invalid, fields if isinstance(fields, dict) else {}, model.listed_names())
+        found = problems_found(invalid, fields if type(fields) is dict else {}, model.listed_names())
+    except STOPS:
+        raise
+    except BaseException as error:
+        if not is_of_values(error, given if type(given) is dict else ()):
+            raise
+        found = [Found("unreadable", (), *words_of(unreadable(given, error)))]
     return report_of_call(model.__name__, found)
 
 
@@ -190,7 +196,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     metrics: MetricsT = Field(default_factory=_nothing)
     """Names to anything that is collated over the epoch; tensors are detached."""
 
-    _number_metrics: ClassVar[frozenset[str]] = frozenset()
+    _metrics_with_numbers: ClassVar[Any] = None
     _loss_form: ClassVar[Form] = EVALUATION_LOSS
 
     @field_validator("loss", mode="before")
@@ -210,10 +216,10 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     @classmethod
     def _check_metrics(cls, value: Any) -> dict[str, Any]:
         checked = check_metrics(value)
-        if cls._number_metrics:
-            numbers = {name: guarded(host_number, checked.get(name)) for name in cls._number_metrics}
-            checked.update({name: number for name, number in numbers.items() if number is not None})
-        return checked
+        if cls._metrics_with_numbers is None:
+            return checked
+        converted: dict[str, Any] = with_host_numbers(cls._metrics_with_numbers, checked)
+        return converted
 
     if not TYPE_CHECKING:
 
@@ -363,11 +369,38 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         """Refuse a subclass that is less rigid than its base."""
         super().__pydantic_init_subclass__(**options)
         _refuse_less_rigid(cls)
+        if cls.__pydantic_complete__:
+            cls._read_annotations()
+
+    @classmethod
+    def _read_annotations(cls) -> None:
+        """Refuse annotations of scalars by value, and note those of numbers; once no name in them is unknown."""
         for field in ("log", "progress_bar"):
             if _is_narrowed(cls.__pydantic_fields__[field]):
                 refuse_unchecked_scalars(cls.__name__, field, cls.__pydantic_fields__[field].annotation)
-        hints = names_and_annotations(cls.__pydantic_fields__["metrics"].annotation)
-        cls._number_metrics = frozenset(name for name, hint in hints.items() if is_number(hint))
+        metrics = cls.__pydantic_fields__["metrics"].annotation
+        refuse_numbers_or_tensors(cls.__name__, metrics)
+        cls._metrics_with_numbers = metrics if mentions_numbers(metrics) else None
+
+    @classmethod
+    def model_rebuild(
+        cls,
+        *,
+        force: bool = False,
+        raise_errors: bool = True,
+        _parent_namespace_depth: int = 2,
+        _types_namespace: Mapping[str, Any] | None = None,
+    ) -> bool | None:
+        """Resolve names that were unknown when the class was defined; what is refused at a definition, is here too."""
+        rebuilt = super().model_rebuild(
+            force=force,
+            raise_errors=raise_errors,
+            _parent_namespace_depth=_parent_namespace_depth + 1,  # one frame for this method
+            _types_namespace=_types_namespace,
+        )
+        if cls.__pydantic_complete__:
+            cls._read_annotations()
+        return rebuilt
 
     def __eq__(self, other: object) -> bool:
         """Same class, and the same dtypes, devices and values, NaN equal to NaN. Reads the values of tensors."""

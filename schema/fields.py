@@ -92,7 +92,12 @@ def names_and_annotations(annotation: Any) -> dict[str, Any]:
     """The names that a TypedDict lists, with their annotations; empty for any other annotation."""
     if not is_typeddict(annotation):
         return {}
-    return {name: _unqualified(hint) for name, hint in get_type_hints(annotation, include_extras=True).items()}
+    return _listed(annotation)
+
+
+@functools.cache
+def _listed(typed_dict: Any) -> dict[str, Any]:
+    return {name: _unqualified(hint) for name, hint in get_type_hints(typed_dict, include_extras=True).items()}
 
 
 def reduction(annotation: Any) -> ReduceOp:
@@ -103,7 +108,7 @@ def reduction(annotation: Any) -> ReduceOp:
 
 def is_number(annotation: Any) -> bool:
     """Tell whether an annotation is a Python number, with or without bounds."""
-    return _bare(annotation) in (int, float, bool) and SCALAR not in _metadata(annotation)
+    return any(bare(annotation) is number for number in (int, float, bool)) and SCALAR not in _metadata(annotation)
 
 
 def refuse_unchecked_scalars(owner: str, field: str, annotation: Any) -> None:
@@ -122,11 +127,25 @@ def refuse_unchecked_scalars(owner: str, field: str, annotation: Any) -> None:
 
 def has_shapes(annotation: Any) -> bool:
     """Tell whether a jaxtyping annotation stands anywhere in an annotation."""
-    bare = _bare(annotation)
-    if getattr(type(bare), "__module__", "").startswith("jaxtyping"):
-        return True
-    inner = (*names_and_annotations(bare).values(), *get_args(bare))
-    return any(has_shapes(part) for part in inner)
+    return any(getattr(type(bare(part)), "__module__", "").startswith("jaxtyping") for part in nested(annotation))
+
+
+def nested(annotation: Any, above: frozenset[Any] = frozenset()) -> Iterator[Any]:
+    """An annotation and those inside it; a TypedDict that names itself is entered once."""
+    if any(isinstance(extra, Checked) for extra in _metadata(annotation)):
+        return  # a check of this room's own takes the place of what is annotated
+    yield annotation
+    plain = bare(annotation)
+    names = {} if any(plain is kind for kind in above) else names_and_annotations(plain)
+    within = above | {plain} if names else above
+    for part in (*names.values(), *get_args(plain)):
+        yield from nested(part, within)
+
+
+def accepts_tensors(annotation: Any) -> bool:
+    """Tell whether a tensor itself may stand where an annotation is."""
+    plain = bare(annotation)
+    return plain is Any or (isinstance(plain, type) and (issubclass(plain, Tensor) or has_shapes(plain)))
 
 
 def _scalar_hints(annotation: Any) -> Iterator[tuple[str, Any]]:
@@ -144,8 +163,7 @@ def _is_scalar(hint: Any) -> bool:
         return False
     if SCALAR in _metadata(hint):
         return True
-    bare = _bare(hint)
-    return bare is Any or (isinstance(bare, type) and (issubclass(bare, Tensor) or has_shapes(bare)))
+    return accepts_tensors(hint)
 
 
 def _unqualified(hint: Any) -> Any:
@@ -154,7 +172,8 @@ def _unqualified(hint: Any) -> Any:
     return hint
 
 
-def _bare(annotation: Any) -> Any:
+def bare(annotation: Any) -> Any:
+    """An annotation without its metadata."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
