@@ -16,7 +16,7 @@ from strictstep.loop.precision import PrecisionName, step_scaled
 from strictstep.loop.report import StepReport
 from strictstep.loop.setup import Setup
 from strictstep.loop.weights import Weight, Weights
-from strictstep.loop.window import NothingContributed, Window
+from strictstep.loop.window import NothingContributed
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
 
@@ -112,7 +112,7 @@ class AutomaticOptimization(Optimization):
             StepOutputError: for what the step returned wrongly; nothing has moved, unless the error's notes say so.
             LoopError: where the step or the optimizer breaks a rule.
         """
-        return self.step_window((batch,), hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
+        return self._step((batch,), hiddens, epoch, batch_idx)
 
     def step_window(
         self,
@@ -126,15 +126,7 @@ class AutomaticOptimization(Optimization):
 
         `batch_idx` is the number of the first. Otherwise as `step`.
         """
-        closure = self.closure(batches, hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
-        try:
-            report = closure.take(self._take_step(closure))
-        finally:
-            closure.close()
-            self._setup.gradients.clear()
-        self.batches_seen += len(batches)
-        self.global_step += report.stepped
-        return report
+        return self._step(batches, hiddens, epoch, batch_idx)
 
     def closure(
         self,
@@ -145,11 +137,26 @@ class AutomaticOptimization(Optimization):
         epoch: int | None = None,
     ) -> StepClosure:
         """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
+        return self._closure(batches, hiddens, epoch, batch_idx)
+
+    def _closure(self, batches: Sequence[Any], hiddens: Any, epoch: int | None, batch_idx: int | None) -> StepClosure:
         if len(batches) != 1:
             refuse_window(batches, hiddens)
-        given = self._given(hiddens, epoch, self._setup.optimizer_step.optimizer)
         first_idx = self.batches_seen if batch_idx is None else batch_idx
-        return StepClosure(Window(self._setup, batches, given, epoch, batch_idx, first_idx))
+        return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, first_idx, self.global_step)
+
+    def _step(self, batches: Sequence[Any], hiddens: Any, epoch: int | None, batch_idx: int | None) -> StepReport:
+        closure = self._closure(batches, hiddens, epoch, batch_idx)
+        try:
+            report = closure.take(self._take_step(closure))
+        except BaseException:
+            closure.close()
+            raise
+        finally:
+            self._setup.gradients.clear()
+        self.batches_seen += len(batches)
+        self.global_step += report.stepped
+        return report
 
     def _take_step(self, closure: StepClosure) -> bool:
         """Let the optimizer step; tell whether it did."""

@@ -1,5 +1,7 @@
 """Backward of one loss, once."""
 
+from typing import Any
+
 from torch import Tensor
 
 from strictstep.loop.errors import LoopError
@@ -17,12 +19,13 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
             give the old gradient again without a word, so the loss's own node is marked.
     """
     node = loss.grad_fn
-    metadata = {} if node is None else node.metadata
+    metadata: Any = {} if node is None else node.metadata
     if _MARK in metadata:
         raise _used_twice("expected a loss of this batch, got one that went backward before")
     metadata[_MARK] = True
     try:
-        setup.engine.backward(setup.precision.scaled(loss), factor)
+        scaler = setup.precision.scaler
+        setup.engine.backward(loss if scaler is None else scaler.scale(loss), factor)
     except RuntimeError as error:
         if "backward through the graph a second time" not in str(error):
             raise

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -33,7 +32,7 @@ class CheckedStep:
         watch: the policy for losses that are not finite.
     """
 
-    __slots__ = ("_device", "_engine", "_run", "_snapshots", "call", "step", "watch")
+    __slots__ = ("_device", "_run", "_snapshots", "call", "step", "watch")
 
     def __init__(
         self,
@@ -49,10 +48,8 @@ class CheckedStep:
         self.step = step
         self.call = call
         self.watch = watch
-        self._engine = engine
-        self._run: Callable[..., object] = (
-            step if precision.autocast is None else functools.partial(precision.run, step)
-        )
+        run = step if precision.autocast is None else functools.partial(precision.run, step)
+        self._run = engine.wrap(run)
         self._snapshots = snapshots
         self._device = device
 
@@ -65,12 +62,12 @@ class CheckedStep:
             The detached record of the output (or a `SkippedStep`, or the error), and the attached loss, if any.
         """
         try:
-            returned = self._engine.run(self._run, moved(batch, self._device), named)
+            returned = self._run(moved(batch, self._device), named)
             output = plainly_checked(returned, self.call.model) or carefully_checked(returned, self.call)
             if isinstance(output, StepOutputError):
                 return output.at(epoch, batch_idx), None
             loss: Any = output.loss
-            if loss is not None and self.watch.policy != "keep":
+            if loss is not None and not (loss.is_cpu and math.isfinite(loss.item())):
                 refused = self._unless_finite(loss, returned, output, epoch, batch_idx, evaluation)
                 if refused is not None:
                     return refused, None
@@ -88,15 +85,15 @@ class CheckedStep:
         evaluation: int,
     ) -> AnyOutput | Exception | None:
         """What stands in place of an output whose loss is not finite; `None` if it is, or is read later."""
-        if self.watch.reads(loss):
-            number = loss.item()
-            if math.isfinite(number):
-                return None
-            if self.watch.policy == "skip":
-                return SkippedStep(reason=f"the loss is {number}")
-            return non_finite_loss(number, self.origin(epoch, batch_idx, evaluation), returned, output)
-        self.watch.wait(loss, "loss", self.origin(epoch, batch_idx, evaluation))
-        return None
+        if not self.watch.reads(loss):
+            self.watch.wait(loss, "loss", self.origin(epoch, batch_idx, evaluation))
+            return None
+        number = loss.item()
+        if math.isfinite(number):
+            return None
+        if self.watch.policy == "skip":
+            return SkippedStep(reason=f"the loss is {number}")
+        return non_finite_loss(number, self.origin(epoch, batch_idx, evaluation), returned, output)
 
     def origin(self, epoch: int | None, batch_idx: int | None, evaluation: int) -> Origin:
         """Where a value came from, for its error."""

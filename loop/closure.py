@@ -1,5 +1,7 @@
 """The closure that an optimizer calls: as often as it likes, in whatever grad mode, reported once."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,8 +9,10 @@ from strictstep.loop.errors import ClosureNotCalledError, LoopError
 from strictstep.loop.report import StepReport
 from strictstep.loop.window import NothingContributed, Window
 
+_TAKEN: list[Any] = []  # stands for the batches of a window that was let go
 
-class StepClosure:
+
+class StepClosure(Window):
     """Evaluates one window of micro-batches whenever the optimizer calls it, and keeps the first evaluation's report.
 
     `AutomaticOptimization.step` makes and uses one. For a loop that calls `optimizer.step` itself:
@@ -22,8 +26,9 @@ class StepClosure:
     `StepOutputError` for what the step returned wrongly; `LoopError` where a rule is broken; and, where every
     micro-batch was skipped, `NothingContributed`, a `BaseException` that is meant to leave `optimizer.step`.
 
-    Args:
-        window: the micro-batches.
+    Attributes:
+        evaluations: how often the window has been evaluated.
+        raised: what the last evaluation to fail raised, else `None`.
 
     Example:
         >>> from strictstep.loop import AutomaticOptimization
@@ -37,38 +42,22 @@ class StepClosure:
         3
     """
 
-    __slots__ = ("_error", "_window")
-
-    def __init__(self, window: Window) -> None:
-        """Hold the window; nothing is run before the first call."""
-        self._window: Window | None = window
-        self._error: BaseException | None = None
-
-    @property
-    def evaluations(self) -> int:
-        """How often the window has been evaluated; 0 once it has been taken."""
-        return 0 if self._window is None else self._window.evaluations
-
-    @property
-    def raised(self) -> BaseException | None:
-        """What the last evaluation to fail raised."""
-        return self._error
+    __slots__ = ()
 
     def __call__(self) -> Tensor:
         """Evaluate the window, with gradients whatever the optimizer has switched off."""
-        window = self._window
-        if window is None:
+        if self._batches is _TAKEN:
             message = "expected calls of a closure within one `optimizer.step`, got one after its report was taken"
             raise LoopError("closure_taken", message, "call the closure that `step` is given, and keep none")
         try:
             if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
-                return window.evaluate()
+                return self.evaluate()
             with torch.inference_mode(False), torch.enable_grad():
-                return window.evaluate()
+                return self.evaluate()
         except BaseException as error:
-            self._error = error  # the optimizer may swallow it
+            self.raised = error  # the optimizer may swallow it
             if isinstance(error, Exception):
-                window.add_notes(error)
+                self.add_notes(error)
             raise
 
     def take(self, stepped: bool = True) -> StepReport:
@@ -82,25 +71,29 @@ class StepClosure:
             LoopError: `closure_taken` the second time; `skip_swallowed` if the optimizer went on where all was skipped.
             BaseException: what an evaluation raised and the optimizer swallowed, again.
         """
-        window = self._window
-        if window is None:
+        if self._batches is _TAKEN:
             raise LoopError("closure_taken", "expected one `take()` of a report, got another", "keep what it gave")
-        if self._error is not None:
-            self._raise_again(self._error, window.optimizer_name, stepped)
-        elif window.evaluations == 0:
-            raise ClosureNotCalledError(window.optimizer_name)
-        self.close()
-        return window.report(stepped)
+        if self.raised is not None:
+            self._raise_again(stepped)
+        elif self.evaluations == 0:
+            raise ClosureNotCalledError(self._setup.optimizer_step.name)
+        outputs, self._outputs, self._batches = tuple(self._outputs), [], _TAKEN
+        skipped = len(outputs) - len(self._contributing)
+        return StepReport(outputs, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm)
 
     def close(self) -> None:
         """Let go of the window and of any error; a call from now on is one too late."""
-        self._window = self._error = None
+        self._batches = _TAKEN
+        self._outputs = []
+        self._hiddens = self.raised = None
 
-    def _raise_again(self, error: BaseException, optimizer_name: str, stepped: bool) -> None:
-        if not isinstance(error, NothingContributed):
+    def _raise_again(self, stepped: bool) -> None:
+        error = self.raised
+        if error is not None and not isinstance(error, NothingContributed):
             self.close()
             raise error
         if stepped:
             self.close()
-            message = f"expected `{optimizer_name}.step` to end where every micro-batch was skipped, got a step"
+            name = self._setup.optimizer_step.name
+            message = f"expected `{name}.step` to end where every micro-batch was skipped, got a step"
             raise LoopError("skip_swallowed", message, "let what the closure raises pass: catch no `BaseException`")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _DICTS = (dict, OrderedDict)
+_ONLY_TENSORS = frozenset({Tensor})
 
 
 def moved(batch: Any, device: torch.device | None) -> Any:
@@ -25,10 +26,15 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         (True, False)
     """
     if device is None:
-        return _walked(batch, _as_it_is)
+        return batch if type(batch) is Tensor or _is_flat(batch) else _walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.
     non_blocking = device.type != "cpu"
     return _walked(batch, lambda leaf: _to(leaf, device, non_blocking))
+
+
+def _is_flat(batch: Any) -> bool:
+    """Whether the batch is a tuple of tensors, as nearly every one is: nothing in it can be taken out."""
+    return type(batch) is tuple and _ONLY_TENSORS.issuperset(map(type, batch))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -54,7 +60,7 @@ def versions(batch: Any) -> list[int]:
 
 
 def _walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is Tensor:
         return leaf(value)
     if kind is tuple:

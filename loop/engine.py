@@ -5,7 +5,7 @@ In a single process there is nobody to agree with, and each answer is the plain 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -15,12 +15,15 @@ Outcome = TypeVar("Outcome")
 class Engine(Protocol):
     """What the closure needs from whatever runs it. Every rank makes the same calls in the same order.
 
-    In each evaluation of a window: `run` and `agree` for each micro-batch, then `backward` for those that contribute.
-    `total_weight` is asked once per window, before the first `run`.
+    In each evaluation of a window, for each micro-batch: the wrapped step, `agree`, and `backward` if it contributes.
+    `total_weight` is asked before the first step of a window, and again for those that contribute if some do not.
     """
 
-    def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
-        """Call `step(batch, named)`, the whole of the user's step, inside the engine's own forward."""
+    def wrap(self, step: Callable[..., object]) -> Callable[..., object]:
+        """Give the callable that runs `step(batch, named)`, the whole of the user's step, inside the engine's forward.
+
+        Asked once, at the start.
+        """
         ...
 
     def agree(self, outcome: Outcome | Exception) -> Outcome | Exception:
@@ -54,9 +57,9 @@ class SingleProcess:
 
     __slots__ = ()
 
-    def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
-        """Call the step."""
-        return step(batch, named)
+    def wrap(self, step: Callable[..., object]) -> Callable[..., object]:
+        """The step as it is."""
+        return step
 
     def agree(self, outcome: Outcome | Exception) -> Outcome | Exception:
         """The outcome as it is."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from strictstep.loop.errors import LoopError
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.describe import describe, names_text
-from strictstep.schema.errors import StepOutputError
+from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.explain import Arrived
 from strictstep.schema.forms import length_of, names_in
 from strictstep.schema.report import report_of_step
@@ -29,7 +29,7 @@ class Origin(NamedTuple):
     """Which step a value came from."""
 
     step: object
-    stage: Literal["training", "manual"]
+    stage: Stage
     epoch: int | None
     batch_idx: int | None
     evaluation: int

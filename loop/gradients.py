@@ -16,11 +16,12 @@ class Gradients:
     parameters are only cleared: nothing steps them, and what piled up in them would be of no window.
     """
 
-    __slots__ = ("_groups_of", "_others")
+    __slots__ = ("_groups_of", "_others", "_step_name")
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, step_name: str) -> None:
         """Find the model's parameters that are not the optimizer's."""
         self._groups_of = optimizer
+        self._step_name = step_name
         own = {id(parameter) for parameter in self.parameters()}
         self._others = [parameter for parameter in model.parameters() if id(parameter) not in own]
         if not any(parameter.requires_grad for parameter in self.parameters()):
@@ -41,13 +42,13 @@ class Gradients:
         for parameter in self._others:
             parameter.grad = None
 
-    def require_some(self, step_name: str) -> None:
+    def require_some(self) -> None:
         """Raise if no parameter of the optimizer has a gradient: its step would move nothing, without a word."""
         for group in self._groups_of.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     return
-        raise self._none(step_name)
+        raise self._none()
 
     def rescale(self, factor: float) -> None:
         """Multiply every gradient in place."""
@@ -61,9 +62,11 @@ class Gradients:
     def _present(self) -> Iterator[Tensor]:
         return (parameter.grad for parameter in self.parameters() if parameter.grad is not None)
 
-    def _none(self, step_name: str) -> LoopError:
+    def _none(self) -> LoopError:
         elsewhere = any(parameter.grad is not None for parameter in self._others)
-        message = f"expected the loss of `{step_name}` to lead to a parameter of the optimizer, got no gradient in any"
+        message = (
+            f"expected the loss of `{self._step_name}` to lead to a parameter of the optimizer, got no gradient in any"
+        )
         if elsewhere:
             help = "other parameters of the model got one: give them to the optimizer"
         else:

@@ -129,8 +129,14 @@ class ManualOptimization(Optimization):
         return StepReport((outcome,), (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
 
     def _named(self, hiddens: Any, batch_idx: int | None, epoch: int | None) -> dict[str, Any]:
-        values = self._given(hiddens, epoch, self._optimizers)
-        values |= {"batch_idx": self.batches_seen if batch_idx is None else batch_idx, "evaluation": 0}
+        values = {
+            "batch_idx": self.batches_seen if batch_idx is None else batch_idx,
+            "epoch": epoch or 0,
+            "evaluation": 0,
+            "global_step": self.global_step,
+            "hiddens": hiddens,
+            "optimizers": self._optimizers,
+        }
         return {name: values[name] for name in self._checked_step.step.names}
 
     def _add_notes(self, error: Exception, epoch: int | None, batch_idx: int | None, stepped: bool) -> None:
@@ -140,12 +146,8 @@ class ManualOptimization(Optimization):
 
 
 def _listed(optimizers: Optimizers) -> tuple[Optimizer, ...]:
-    if hasattr(optimizers, "param_groups"):
-        listed = [optimizers]
-    elif isinstance(optimizers, Mapping):
-        listed = list(optimizers.values())
-    else:
-        listed = list(optimizers) if isinstance(optimizers, Iterable) else [optimizers]
+    several = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
+    listed: list[Any] = list(several) if isinstance(several, Iterable) else [several]
     for optimizer in listed:
         refuse_no_optimizer(optimizer)
     if not listed:

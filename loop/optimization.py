@@ -85,7 +85,3 @@ class Optimization:
         self._weights.by_examples = state["weight_by_examples"]
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
-
-    def _given(self, hiddens: Any, epoch: int | None, optimizers: Any) -> dict[str, Any]:
-        """The values of the keyword arguments that a step may name, but for those that change within a window."""
-        return {"hiddens": hiddens, "epoch": epoch or 0, "global_step": self.global_step, "optimizers": optimizers}

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from strictstep.loop.errors import LoopError
@@ -44,7 +43,7 @@ class OptimizerStep:
         self.name = type(optimizer).__name__
         self.passing, self.demands_closure = _reading(type(optimizer).step)
 
-    def __call__(self, closure: Callable[[], Tensor]) -> None:
+    def __call__(self, closure: Callable[[], Any]) -> None:
         """Take a step, through the instance: a scheduler counts it there."""
         if self.passing == "positional":
             self.optimizer.step(closure)

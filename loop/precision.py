@@ -43,7 +43,9 @@ class Precision:
             expected = ", ".join(repr(known) for known in get_args(PrecisionName))
             raise LoopError("option", f"expected {expected} as `precision`, got {describe(name)}", "write one of them")
         dtype = _AUTOCAST.get(name)
-        self.autocast: AbstractContextManager[Any] | None = dtype and torch.autocast(device_type, dtype)
+        self.autocast: AbstractContextManager[Any] | None = (
+            None if dtype is None else torch.autocast(device_type, dtype)
+        )
         self.scaler = _scaler(device_type) if name == "fp16-mixed" else None
 
     def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
@@ -52,15 +54,6 @@ class Precision:
             return step(batch, named)
         with self.autocast:
             return step(batch, named)
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        """The loss for backward alone; users see it as they returned it."""
-        return loss if self.scaler is None else self.scaler.scale(loss)
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale, once per evaluation: they are clipped and measured as they are."""
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
 
 
 def _scaler(device_type: str) -> torch.amp.GradScaler:

@@ -48,6 +48,8 @@ class StepReport:
 
         `None` where none has a loss.
         """
+        if len(self.outputs) == 1:
+            return self.outputs[0].loss  # type: ignore[return-value]  # numbers are for evaluation alone
         weighed = [(output.loss, weight) for output, weight in zip(self.outputs, self.weights, strict=True)]
         losses = [(loss, weight) for loss, weight in weighed if isinstance(loss, Tensor)]
         return weighted_mean([loss for loss, _ in losses], [weight for _, weight in losses]) if losses else None

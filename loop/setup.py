@@ -24,6 +24,7 @@ class Setup:
     """
 
     __slots__ = (
+        "adjusts",
         "checked_step",
         "engine",
         "gradients",
@@ -46,11 +47,12 @@ class Setup:
         """Read what the optimizer's class says, and find its parameters."""
         self.checked_step = checked_step
         self.optimizer_step = OptimizerStep(optimizer)
-        self.gradients = Gradients(model, optimizer)
+        self.gradients = Gradients(model, optimizer, checked_step.step.name)
         self.precision = precision
         self.engine = engine
         self.weights = weights
         self.max_grad_norm = max_grad_norm if max_grad_norm is None else positive_norm(max_grad_norm)
+        self.adjusts = max_grad_norm is not None or precision.scaler is not None
         if precision.scaler is not None and self.optimizer_step.demands_closure:
             raise refuse_closure_demanded(self.optimizer_step.name)
 

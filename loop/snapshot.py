@@ -1,5 +1,7 @@
 """The detached record of an output: what a report holds after the graph is gone."""
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -18,7 +20,7 @@ class Snapshots:
     record would show the value after the step, and a logged buffer that of a later evaluation.
     """
 
-    __slots__ = ("_at", "_model", "_optimizers", "_probe", "_storages")
+    __slots__ = ("_at", "_ends", "_model", "_optimizers", "_probe", "_starts")
 
     def __init__(self, model: nn.Module, *optimizers: Optimizer) -> None:
         """Keep where the moving values are found."""
@@ -26,7 +28,8 @@ class Snapshots:
         self._optimizers = optimizers
         self._probe = next(model.parameters(), None)
         self._at: int | None = None
-        self._storages: frozenset[int] = frozenset()
+        self._starts: list[int] = []
+        self._ends: list[int] = [0]
 
     def record(self, output: AnyOutput, loss: Tensor | None, is_users: bool) -> AnyOutput:
         """The output with a detached loss, and with copies of those values that share a storage with the model.
@@ -36,36 +39,50 @@ class Snapshots:
             loss: its loss, attached or not.
             is_users: whether the user made the object, and may keep it: then it is copied, not changed.
         """
-        self._refresh()
+        probe = self._probe
+        if probe is not None and probe.data_ptr() != self._at:
+            self._look(probe)
+        fields = output.__dict__
         changes: dict[str, Any] = {"loss": None if loss is None else self._still(loss.detach())}
-        for field in _FIELDS:
-            for value in output.__dict__[field].values():
-                if isinstance(value, Tensor) and self._moves(value):
-                    changes[field] = {name: self._still(each) for name, each in output.__dict__[field].items()}
+        starts, ends = self._starts, self._ends
+        for name in _FIELDS:
+            for value in fields[name].values():
+                # `_moves`, written out: this is done for every logged value of every step
+                if isinstance(value, Tensor) and (at := value.data_ptr()) < ends[bisect_right(starts, at)]:
+                    changes[name] = {key: self._still(each) for key, each in fields[name].items()}
                     break
         if is_users:
             return output.model_copy(update=changes)
-        output.__dict__.update(changes)
+        fields.update(changes)
         return output
 
     def _still(self, value: Any) -> Any:
-        return value.clone() if isinstance(value, Tensor) and self._moves(value) else value
+        return value.clone() if self._moves(value) else value
 
-    def _moves(self, value: Tensor) -> bool:
-        try:
-            return value.untyped_storage().data_ptr() in self._storages
-        except RuntimeError:  # a tensor subclass without a storage: a copy too many is no harm
-            return True
+    def _moves(self, value: Any) -> bool:
+        """Whether a value is a tensor whose first element lies in a storage of the model's."""
+        if not isinstance(value, Tensor):
+            return False
+        at = value.data_ptr()
+        return at < self._ends[bisect_right(self._starts, at)]
 
-    def _refresh(self) -> None:
-        """Look again where the storages are, once and whenever the model has been moved."""
-        at = -1 if self._probe is None else self._probe.data_ptr()
-        if at != self._at:
-            self._at = at
-            self._storages = frozenset(self._read_storages())
+    def _look(self, probe: Tensor) -> None:
+        """See where the storages are: at first, and when the model has been moved."""
+        self._at = probe.data_ptr()
+        spans = sorted(_span(tensor) for tensor in self._moving())
+        self._starts = [start for start, _ in spans]
+        self._ends = [0, *(end for _, end in spans)]  # at `bisect_right`: where the storage ends that starts before
 
-    def _read_storages(self) -> set[int]:
+    def _moving(self) -> Iterator[Tensor]:
         groups = chain.from_iterable(optimizer.param_groups for optimizer in self._optimizers)
         trained = chain.from_iterable(group["params"] for group in groups)
-        moving = chain(self._model.parameters(), self._model.buffers(), trained)
-        return {tensor.untyped_storage().data_ptr() for tensor in moving if tensor.is_floating_point()}
+        return chain(self._model.parameters(), self._model.buffers(), trained)
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's storage lies; nowhere, if it has none (a subclass, a lazy parameter)."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    except (RuntimeError, NotImplementedError, ValueError):
+        return 0, 0

@@ -55,25 +55,28 @@ class Weights:
                 `weight_unreadable` for a batch without a number of examples, if the first had one;
                 `stop_iteration` for a function that raises `StopIteration`.
         """
+        if self._weight is not None:
+            return self._given(batch)
+        if self.by_examples is False:
+            return 1
+        sizes = _sizes(batch, self._dim)
+        if len(sizes) != 1:
+            return self._without_examples(sizes)
+        self.by_examples = True
+        (size,) = sizes
+        return size if size > 0 else _positive(size, "the number of examples")
+
+    def _given(self, batch: Any) -> float:
         weight = self._weight
-        if weight is None:
-            return self._examples(batch)
         if not callable(weight):
-            return weight
+            return weight  # type: ignore[return-value]  # not `None` here
         try:
             number = weight(batch)
         except StopIteration as error:
             raise stop_iteration(f"weight function `{name_of(weight)}`") from error
         return _positive(number, f"`{name_of(weight)}(batch)`")
 
-    def _examples(self, batch: Any) -> float:
-        if self.by_examples is False:
-            return 1
-        sizes = _sizes(batch, self._dim)
-        if len(sizes) == 1:
-            self.by_examples = True
-            (size,) = sizes
-            return size if size > 0 else _positive(size, "the number of examples")
+    def _without_examples(self, sizes: set[int]) -> float:
         if self.by_examples:
             raise _unreadable(sizes, self._dim)
         self.by_examples = False

@@ -13,12 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from strictstep.loop.backward import backward
-from strictstep.loop.checked_step import Outcome
 from strictstep.loop.device import versions
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import non_finite_norm
 from strictstep.loop.notes import add_place
-from strictstep.loop.report import StepReport, weighted_mean
+from strictstep.loop.report import weighted_mean
 from strictstep.loop.setup import Setup
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.outputs import SkippedStep
@@ -27,7 +26,10 @@ _NOTHING: dict[str, Any] = {}
 
 
 class NothingContributed(BaseException):
-    """Leaves `optimizer.step` when every micro-batch was skipped: some optimizers move without gradients."""
+    """Leaves `optimizer.step` when every micro-batch was skipped: some optimizers move without gradients.
+
+    Not an `Exception`, so that no `except Exception` of an optimizer holds it up.
+    """
 
 
 class Window:
@@ -36,10 +38,11 @@ class Window:
     Args:
         setup: what stays the same from window to window.
         batches: the micro-batches, as the loader gave them.
-        given: the values for the keyword arguments that the step names, but for `batch_idx` and `evaluation`.
-        epoch: the number of the epoch for reports; `None` where it is not known.
-        batch_idx: the number of the first micro-batch, likewise.
-        first_idx: what the step gets as `batch_idx` for the first micro-batch.
+        hiddens: for a step that names it.
+        epoch: for reports, and for a step that names it (0 where it is not known).
+        batch_idx: the number of the first micro-batch, for reports; `None` where it is not known.
+        first_idx: what a step that names `batch_idx` gets for the first micro-batch.
+        global_step: for a step that names it.
     """
 
     __slots__ = (
@@ -48,44 +51,42 @@ class Window:
         "_contributing",
         "_epoch",
         "_first_idx",
-        "_given",
+        "_global_step",
         "_grad_norm",
+        "_hiddens",
         "_index",
         "_outputs",
         "_setup",
         "_total",
         "_weights",
         "evaluations",
+        "raised",
     )
 
     def __init__(
         self,
         setup: Setup,
         batches: Sequence[Any],
-        given: dict[str, Any],
+        hiddens: Any,
         epoch: int | None,
         batch_idx: int | None,
         first_idx: int,
+        global_step: int,
     ) -> None:
         """Hold the micro-batches; nothing is run yet."""
         self._setup = setup
         self._batches = batches
-        self._given = given
+        self._hiddens = hiddens
         self._epoch = epoch
         self._batch_idx = batch_idx
         self._first_idx = first_idx
+        self._global_step = global_step
         self._contributing: Sequence[int] = range(len(batches))
-        self._weights: list[float] = []
         self._outputs: list[AnyOutput] = []
         self._grad_norm: Tensor | None = None
-        self._total = 0.0
         self._index = 0
         self.evaluations = 0
-
-    @property
-    def optimizer_name(self) -> str:
-        """The class of the optimizer, for messages."""
-        return self._setup.optimizer_step.name
+        self.raised: BaseException | None = None
 
     def evaluate(self) -> Tensor:
         """Run every micro-batch that contributes, and leave the window's gradient in the parameters.
@@ -93,122 +94,130 @@ class Window:
         Returns:
             The weighted mean of the losses, detached, shape `[]`.
         """
-        if self.evaluations == 0:
-            self._total = self._setup.engine.total_weight(self._weighed())
+        setup = self._setup
+        before = self._begin()
         losses: list[Tensor] = []
         contributing: list[int] = []
         for index in self._contributing:
-            loss = self._contribution(index, is_first=not losses)
+            loss = self._contribution(index, not losses)
             if loss is not None:
                 losses.append(loss)
                 contributing.append(index)
-        if self.evaluations == 0:
-            self._fix(contributing)
-        self._finish_gradients()
+        if len(contributing) < len(self._contributing):
+            self._leave_out(contributing)
+        if before is not None and versions(self._batches) != before:
+            raise _changed(setup.checked_step.step.name)
+        setup.gradients.require_some()
+        if setup.adjusts:
+            self._adjust_gradients()
         self.evaluations += 1
+        if len(losses) == 1:
+            return losses[0]
         return weighted_mean(losses, [self._weights[index] for index in contributing])
-
-    def report(self, stepped: bool) -> StepReport:
-        """What came of the first evaluation."""
-        skipped = len(self._outputs) - len(self._contributing)
-        return StepReport(
-            tuple(self._outputs), tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm
-        )
 
     def add_notes(self, error: Exception) -> None:
         """Say on an error where it happened, and that parameters may have moved."""
-        batch_idx = None if self._batch_idx is None else self._batch_idx + self._index
-        add_place(error, self._setup.checked_step.step.name, self._epoch, batch_idx)
+        add_place(error, self._setup.checked_step.step.name, self._epoch, self._number(self._index))
         if self.evaluations:
             error.add_note(
                 f"in evaluation {self.evaluations + 1} of one optimizer step: "
-                f"the parameters stand where `{self.optimizer_name}` put them"
+                f"the parameters stand where `{self._setup.optimizer_step.name}` put them"
             )
 
-    def _weighed(self) -> list[float] | Exception:
+    def _begin(self) -> list[int] | None:
+        """Read the weights, at first; later how often the batches have been changed, which must stay."""
+        if self.evaluations:
+            return versions(self._batches)
         weigh = self._setup.weights.of
+        weights: list[float] | Exception
         try:
-            self._weights = [weigh(batch) for batch in self._batches]
+            weights = self._weights = [weigh(batch) for batch in self._batches]
         except Exception as error:
-            return error
-        return self._weights
+            weights = error
+        self._total = self._setup.engine.total_weight(weights)
+        return None
 
     def _contribution(self, index: int, is_first: bool) -> Tensor | None:
         """Run one micro-batch and its backward; return its loss, detached, or `None` for a skip."""
         self._index = index
         setup = self._setup
-        outcome, loss = self._outcome(index)
-        outcome = setup.engine.agree(outcome)
+        checked_step = setup.checked_step
+        named = self._named(index) if checked_step.step.names else _NOTHING
+        batch_idx = None if self._batch_idx is None else self._batch_idx + index
+        own, loss = checked_step(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
+        outcome = setup.engine.agree(own)
         if isinstance(outcome, Exception):
             raise outcome
         if self.evaluations == 0:
             self._outputs.append(outcome)
-        if loss is None or isinstance(outcome, SkippedStep):
-            return self._skipped(outcome)
+        if loss is None or outcome.loss is None:
+            self._refuse_later_skip(outcome)
+            return None
         if is_first:
             setup.gradients.clear()
         backward(setup, loss, self._weights[index] / self._total)
-        return outcome.loss  # type: ignore[return-value]
+        return outcome.loss  # type: ignore[return-value]  # what a step contributes is detached, and a tensor
 
-    def _outcome(self, index: int) -> Outcome:
-        step = self._setup.checked_step
-        numbers = self._epoch, None if self._batch_idx is None else self._batch_idx + index, self.evaluations
-        batch, named = self._batches[index], self._named(index) if step.step.names else _NOTHING
-        if self.evaluations == 0:
-            return step(batch, named, *numbers)
-        before = versions(batch)
-        outcome = step(batch, named, *numbers)
-        # The evaluation before this one was given another batch: it can no longer be compared with this one.
-        return outcome if versions(batch) == before else (_changed(step.step.name), None)
+    def _number(self, index: int) -> int | None:
+        return None if self._batch_idx is None else self._batch_idx + index
 
     def _named(self, index: int) -> dict[str, Any]:
-        values = {**self._given, "batch_idx": self._first_idx + index, "evaluation": self.evaluations}
+        values = {
+            "batch_idx": self._first_idx + index,
+            "epoch": self._epoch or 0,
+            "evaluation": self.evaluations,
+            "global_step": self._global_step,
+            "hiddens": self._hiddens,
+            "optimizers": self._setup.optimizer_step.optimizer,
+        }
         return {name: values[name] for name in self._setup.checked_step.step.names}
 
-    def _skipped(self, outcome: AnyOutput) -> None:
+    def _refuse_later_skip(self, outcome: AnyOutput) -> None:
         if self.evaluations:
+            name = self._setup.optimizer_step.name
             reason = getattr(outcome, "reason", "another rank skipped it")
             message = f"expected a loss from every evaluation of a micro-batch, got a skip of a later one ({reason})"
-            help = f"skip by the batch, not by its outcome: `{self.optimizer_name}` compares evaluations of one window"
+            help = f"skip by what is in the batch: `{name}` compares evaluations of one and the same window"
             raise LoopError("skipped_later", message, help)
 
-    def _fix(self, contributing: list[int]) -> None:
-        """Replay only those from now on, and give them the whole of the gradient."""
-        everything, self._contributing = len(self._contributing), contributing
+    def _leave_out(self, contributing: list[int]) -> None:
+        """Replay only those that contribute from now on, and give them the whole of the gradient."""
+        self._contributing = contributing
         if not contributing:
             self.evaluations += 1
             raise NothingContributed
-        if len(contributing) < everything:
-            contributed = self._setup.engine.total_weight([self._weights[index] for index in contributing])
-            self._setup.gradients.rescale(self._total / contributed)
-            self._total = contributed
+        contributed = self._setup.engine.total_weight([self._weights[index] for index in contributing])
+        self._setup.gradients.rescale(self._total / contributed)
+        self._total = contributed
 
-    def _finish_gradients(self) -> None:
+    def _adjust_gradients(self) -> None:
         setup = self._setup
-        setup.gradients.require_some(setup.checked_step.step.name)
-        setup.precision.unscale(setup.optimizer_step.optimizer)
+        scaler = setup.precision.scaler
+        if scaler is not None:
+            scaler.unscale_(setup.optimizer_step.optimizer)
         if setup.max_grad_norm is not None:
             norm = setup.gradients.clip(setup.max_grad_norm)
             if self.evaluations == 0:
                 self._grad_norm = norm
-            if setup.precision.scaler is None:  # which else meets infinite gradients now and then, and skips them
+            if scaler is None:  # which else meets infinite gradients now and then, and skips their step
                 self._check_norm(norm)
 
     def _check_norm(self, norm: Tensor) -> None:
-        watch, origin = self._setup.checked_step.watch, self._setup.checked_step.origin
-        where = origin(self._epoch, self._batch_idx, self.evaluations)
+        checked_step = self._setup.checked_step
+        watch = checked_step.watch
+        origin = checked_step.origin(self._epoch, self._number(self._index), self.evaluations)
         if not watch.reads(norm):
-            watch.wait(norm, "grad_norm", where)
+            watch.wait(norm, "grad_norm", origin)
         elif not math.isfinite(number := norm.item()):
             if watch.policy == "error" or self.evaluations:
-                raise non_finite_norm(number, where)
+                raise non_finite_norm(number, origin)
             self._skip_all(f"the gradient norm is {number}")
 
     def _skip_all(self, reason: str) -> None:
         """Skip the window: a norm does not say which of the micro-batches is to blame."""
         skip = SkippedStep(reason=reason)
         self._outputs = [skip if index in self._contributing else output for index, output in enumerate(self._outputs)]
-        self._fix([])
+        self._leave_out([])
 
 
 def _changed(step_name: str) -> LoopError:
