@@ -122,7 +122,7 @@ def _summary(value: Any, max_values: int) -> dict[str, Any]:
         "dtype": str(value.dtype).removeprefix("torch."),
         "device": str(value.device),
     }
-    if _has_values(value) and value.numel() <= max_values:
+    if max_values and value.numel() <= max_values and _has_values(value):
         summary["values"] = _number_forms(_numbers(value))
     return summary
 
