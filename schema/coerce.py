@@ -12,7 +12,7 @@ from strictstep.schema.base import AnyOutput, StepOutput
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.explain import Arrived
-from strictstep.schema.faults import faults_of
+from strictstep.schema.faults import STOPS, faults_of, is_of_values, words_of
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.names import nearest
 from strictstep.schema.notices import warn_of_moved_names, warn_of_none
@@ -85,8 +85,8 @@ def coerce(
     *,
     stage: Stage = "training",
     schema: type[AnyOutput] | None = None,
-    strict: bool = False,
-    on_none: OnNone = "skip",
+    strict: Any = False,
+    on_none: Any = "skip",
     step: object = None,
     epoch: int | None = None,
     batch_idx: int | None = None,
@@ -110,7 +110,7 @@ def coerce(
 
     Raises:
         StepOutputError: with every problem at once.
-        TypeError: if `schema` is not an output model.
+        TypeError: if `schema` is not an output model, or `strict` no bool.
         ValueError: if `stage` or `on_none` is unknown, or `schema` is a model of another stage.
 
     Example:
@@ -122,12 +122,14 @@ def coerce(
         0.25
     """
     model = model_of(stage, schema)
-    if on_none not in ("skip", "error"):
+    if type(on_none) is not str or on_none not in ("skip", "error"):
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
+    if strict is not False and strict is not True:
+        raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
     output = plainly_checked(returned, model)
     if output is not None:
         return output
-    outcome = carefully_checked(returned, Call(model, stage, strict, on_none, step, epoch, batch_idx))
+    outcome = carefully_checked(returned, Call(model, stage, strict, cast(OnNone, on_none), step, epoch, batch_idx))
     if isinstance(outcome, StepOutputError):
         del returned, step  # a kept error keeps this frame, and with it everything that the frame holds
         raise outcome
@@ -182,18 +184,25 @@ def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:
             return cast(AnyOutput, model.__pydantic_validator__.validate_python(fields))
     except ValidationError:
         pass
-    except Exception:
-        if all(type(key) is str for key in fields):  # not the hash of a key has raised: a validator of the user's has
+    except STOPS:
+        raise
+    except BaseException as error:
+        if not is_of_values(error, fields):
             raise
     return None
 
 
 def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
     """Return the output, or the error instead of raising it: the caller has a frame to clear first."""
-    outcome = _of_any_form(returned, call)
-    if isinstance(outcome, StepOutput):
-        return outcome
-    arrived = Arrived(type(returned), forms.names_in(returned), forms.length_of(returned))
+    try:
+        outcome = _of_any_form(returned, call)
+        if type(outcome) is not list:
+            return cast(AnyOutput, outcome)
+        arrived = Arrived(type(returned), forms.names_in(returned), forms.length_of(returned))
+    except (Exception, *STOPS):
+        raise
+    except BaseException as error:  # of the value's own making, or pydantic-core's panic
+        outcome, arrived = [forms.unreadable_form(returned, error)], Arrived(type(returned))
     return report_of_step(
         outcome, arrived, stage=call.stage, step=call.step, epoch=call.epoch, batch_idx=call.batch_idx
     )
@@ -226,16 +235,19 @@ def _resolves(schema: type[AnyOutput]) -> bool:
 def _of_any_form(returned: Any, call: Call) -> AnyOutput | list[Found]:
     if returned is None:
         return _of_none(call)
-    if issubclass(type(returned), StepOutput):
-        return _of_model(returned, call)
     try:
-        reading = forms.read(returned, call.stage, call.strict)
+        reading = _of_model(returned, call) if issubclass(type(returned), StepOutput) else _read(returned, call)
     except Exception as error:
         return [forms.unreadable_form(returned, error)]
-    if reading is None:
-        _close(returned)
-        return [forms.not_accepted(returned, call.stage)]
-    return _of_reading(reading, call)
+    return _of_reading(reading, call) if type(reading) is forms.Reading else cast("AnyOutput | list[Found]", reading)
+
+
+def _read(returned: Any, call: Call) -> forms.Reading | list[Found]:
+    reading = forms.read(returned, call.stage, call.strict)
+    if reading is not None:
+        return reading
+    _close(returned)
+    return [forms.not_accepted(returned, call.stage)]
 
 
 def _of_reading(reading: forms.Reading, call: Call) -> AnyOutput | list[Found]:
@@ -263,13 +275,13 @@ def _of_none(call: Call) -> AnyOutput | list[Found]:
     return SkippedStep(reason="returned None")
 
 
-def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | list[Found]:
+def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | forms.Reading | list[Found]:
     if issubclass(type(returned), SkippedStep):
         return returned
     if issubclass(type(returned), call.model):
         return _with_loss_checked(returned, call.model)
     if issubclass(type(returned), MODELS[call.stage]):
-        return _of_reading(forms.Reading(dict(returned), {}), call)
+        return forms.Reading(dict(returned), {})
     message = f"expected an output of the stage '{call.stage}', got `{type(returned).__name__}`"
     help = f"return `{MODELS[call.stage].__name__}`, or check the step with the stage that it is for"
     return [Found("wrong_stage", (), message, help, type(returned))]
@@ -279,7 +291,7 @@ def _with_loss_checked(returned: AnyOutput, model: type[AnyOutput]) -> AnyOutput
     """Check the loss again: an output that was pickled, copied or constructed may hold anything."""
     loss = returned.__dict__.get("loss")
     found = [
-        Found(fault.type, location, *forms.words_of(fault))  # type: ignore[arg-type]
+        Found(fault.type, location, *words_of(fault))  # type: ignore[arg-type]
         for location, fault in faults_of(model._check_loss, loss, ("loss",))
     ]
     if found:

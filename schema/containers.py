@@ -6,10 +6,12 @@ stops at the first fault; only then a second one lists them all.
 """
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from strictstep.schema.describe import Location, describe
@@ -17,7 +19,10 @@ from strictstep.schema.faults import Fault, fault, fault_saying, faults_of, gath
 
 MAX_DEPTH = 64
 
+MOST_ITEMS = 1_000_000  # an `items()` of a user's own may have no end
+
 Check = Callable[[Any], Any]
+Item = TypeVar("Item")
 
 _BUSY = object()  # stands for a container that is being rebuilt: to meet it again below itself is a cycle
 
@@ -29,6 +34,14 @@ def key_text(key: object) -> str:
     raise fault("key_not_string", "a name (str) as key", key, "use text for keys, for example `str(key)`")
 
 
+def listed(values: Iterable[Item]) -> list[Item]:
+    """Return the values as a list; what has no end raises, instead of filling the memory."""
+    items = list(itertools.islice(values, MOST_ITEMS + 1))
+    if len(items) > MOST_ITEMS:
+        raise OverflowError(f"more than {MOST_ITEMS} items")
+    return items
+
+
 def items_of(values: Any) -> Collection[tuple[Any, Any]]:
     """Return the pairs of any `Mapping`, asking it for nothing but `items()`."""
     if type(values) is dict:
@@ -36,7 +49,7 @@ def items_of(values: Any) -> Collection[tuple[Any, Any]]:
     if not issubclass(type(values), Mapping):
         help = "leave the field out when there is nothing to say" if values is None else "return a dict of names"
         raise fault("field_not_mapping", "a mapping of names to values", values, help)
-    return list(values.items())
+    return listed(values.items())
 
 
 def checked_mapping(values: Any, check: Check) -> dict[str, Any]:
@@ -117,16 +130,36 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 _PLAIN = frozenset({list, tuple, dict, OrderedDict})
+# What `x.max(dim=1)` returns: tuples with names, which are made by their own types.
+_STRUCT_SEQUENCES = frozenset(kind for kind in vars(torch.return_types).values() if isinstance(kind, type))
+_requires_grad: Any = torch._C.TensorBase.requires_grad
 
 
 def _is_struct_sequence(kind: type) -> bool:
-    return kind.__module__ == "torch.return_types"  # what `x.max(dim=1)` returns: a tuple with names
+    return kind in _STRUCT_SEQUENCES
+
+
+def detached(value: Tensor) -> Tensor:
+    """Return a tensor detached; one of a subclass that answers with anything else raises."""
+    if type(value) is Tensor:
+        return value.detach() if value.requires_grad else value
+    bare = value.detach() if value.requires_grad else value
+    with torch._C.DisableTorchFunctionSubclass():
+        if not issubclass(type(bare), Tensor) or _requires_grad.__get__(bare):
+            raise TypeError("a tensor that does not detach")
+    return bare
 
 
 def _leaf(value: Any, check_leaf: Check) -> Any:
-    if issubclass(type(value), Tensor):
-        return value.detach() if value.requires_grad else value
-    return check_leaf(value)
+    return detached(value) if issubclass(type(value), Tensor) else check_leaf(value)
+
+
+def _held(kind: type, value: Any) -> Any:
+    """A snapshot of a container: a tensor of a subclass runs code of its own when read, which may change the container.
+
+    A namedtuple is read as the tuple that it is, and not by an `__iter__` of its own.
+    """
+    return value.copy() if kind in _PLAIN else tuple(tuple.__iter__(value))
 
 
 def _rebuilt(value: Any, check_leaf: Check, made: dict[int, tuple[Any, int]], levels: int) -> Any:
@@ -139,14 +172,16 @@ def _rebuilt(value: Any, check_leaf: Check, made: dict[int, tuple[Any, int]], le
     if levels == 0 or known is _BUSY:
         raise RecursionError
     made[id(value)] = _BUSY, levels
+    held = value if kind is tuple else _held(kind, value)
     children = [
         child if type(child) is Tensor and not child.requires_grad else _rebuilt(child, check_leaf, made, levels - 1)
-        for child in (value.values() if kind is dict or kind is OrderedDict else value)
+        for child in (held.values() if kind is dict or kind is OrderedDict else held)
     ]
     # What was met before is walked again only where it lies deeper now: it may be too deep there.
-    built = _like(kind, value, children) if known is None else known
-    made[id(value)] = built, levels
-    return built
+    if known is None:
+        known = tuple(children) if kind is tuple else _like(kind, held, children)
+    made[id(value)] = known, levels
+    return known
 
 
 def _like(kind: type, value: Any, children: list[Any]) -> Any:
@@ -177,10 +212,12 @@ def _tree_faults(
 
 
 def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
-    if issubclass(type(value), dict):
-        return ((_label(key), child) for key, child in value.items())
-    names = getattr(type(value), "_fields", None) or range(len(value))
-    return zip(names, iter(value), strict=False)
+    kind = type(value)
+    held = value if kind is tuple else _held(kind, value)
+    if issubclass(kind, dict):
+        return ((_label(key), child) for key, child in held.items())
+    names = getattr(kind, "_fields", None) or range(len(held))
+    return zip(map(_label, names), held, strict=False)
 
 
 def _label(key: object) -> str | int:

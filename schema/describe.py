@@ -8,12 +8,15 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Location = tuple[str | int, ...]
 
 TEXT_WIDTH = 40
 NAMES_SHOWN = 12
+
+_FACTS: Any = tuple(getattr(torch._C.TensorBase, name) for name in ("is_nested", "dtype", "layout", "device"))
 
 
 def describe(value: object) -> str:
@@ -33,7 +36,16 @@ def describe(value: object) -> str:
 def type_name(kind: type) -> str:
     """Name of a type, also where its metaclass lies about it."""
     qualname: str = vars(type)["__qualname__"].__get__(kind)
-    return _cut(qualname.rpartition("<locals>.")[2])
+    return printable(str.__str__(qualname).rpartition("<locals>.")[2])
+
+
+def name_of(step: Any) -> str | None:
+    """The `__name__` of a step, where it has one that can be read."""
+    try:
+        name = step.__name__
+    except Exception:
+        return None
+    return printable(str.__str__(name)) if issubclass(type(name), str) else None
 
 
 def path_text(location: Location) -> str:
@@ -54,7 +66,7 @@ def names_text(names: Iterable[str]) -> str:
         '`logits`, `labels`'
     """
     listed = list(names)
-    shown = ", ".join(f"`{_printable(name)}`" for name in listed[:NAMES_SHOWN])
+    shown = ", ".join(f"`{printable(name)}`" for name in listed[:NAMES_SHOWN])
     return shown if len(listed) <= NAMES_SHOWN else f"{shown} and {len(listed) - NAMES_SHOWN} more"
 
 
@@ -64,7 +76,8 @@ def _step_text(step: str | int) -> str:
     return f".{step}" if step.isidentifier() else f"[{_cut(step)!r}]"
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
+    """A name as it may stand in a message: short, on one line, and in characters that any terminal can show."""
     return _cut(name if name.isprintable() else ascii(name)[1:-1])
 
 
@@ -72,7 +85,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 3] + "..."
 
 
-def numpy_type(name: str) -> type | tuple[()]:
+def numpy_type(name: str) -> Any:
     """A class of numpy for `issubclass`; empty while numpy is not imported, since then no value can be of it."""
     numpy: Any = sys.modules.get("numpy")
     return getattr(numpy, name, ())
@@ -82,7 +95,8 @@ def _describe(value: Any) -> str:
     if issubclass(type(value), numpy_type("generic")):
         return f"numpy.{type_name(type(value))}"
     if issubclass(type(value), numpy_type("ndarray")):
-        return f"{value.dtype}{list(value.shape)} array"
+        kind = numpy_type("ndarray")
+        return f"{_cut(str(kind.dtype.__get__(value)))}{list(kind.shape.__get__(value))} array"
     for kinds, words in _WORDS:
         if issubclass(type(value), kinds):
             return words(value)
@@ -90,16 +104,17 @@ def _describe(value: Any) -> str:
 
 
 def _tensor(value: Tensor) -> str:
-    dtype = str(value.dtype).removeprefix("torch.")
-    form = "nested " if value.is_nested else _layout(value)
-    shape = "" if value.is_nested else str(list(value.shape))
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may raise, or never end, when it is asked
+        is_nested, dtype, layout, device = (fact.__get__(value) for fact in _FACTS)
+        form = "nested " if is_nested else _layout(layout)
+        shape = "" if is_nested else str(list(Tensor.size(value)))
     subclass = "" if type(value) is Tensor else f"{type_name(type(value))} "
-    return f"{subclass}{form}{dtype}{shape} tensor on {value.device}"
+    return f"{subclass}{form}{str(dtype).removeprefix('torch.')}{shape} tensor on {device}"
 
 
-def _layout(value: Tensor) -> str:
-    layout = str(value.layout).removeprefix("torch.")
-    return "" if layout == "strided" else f"{layout.removeprefix('_')} "
+def _layout(layout: torch.layout) -> str:
+    name = str(layout).removeprefix("torch.")
+    return "" if name == "strided" else f"{name.removeprefix('_')} "
 
 
 def _int(value: int) -> str:
@@ -123,7 +138,7 @@ def _sized(length: Callable[[Any], int]) -> Callable[[Any], str]:
 
 def _named(value: object) -> str:
     kind = "class" if issubclass(type(value), type) else type_name(type(value)).removeprefix("builtin_")
-    return f"{kind} '{_cut(str(getattr(value, '__name__', '?')))}'"
+    return f"{kind} '{printable(str(getattr(value, '__name__', '?')))}'"
 
 
 _WORDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (

@@ -9,10 +9,17 @@ from typing import Any
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from strictstep.schema.describe import Location, describe
+from strictstep.schema.describe import Location, describe, type_name
 from strictstep.schema.errors import ErrorCode
 
 Fault = tuple[Location, PydanticCustomError]
+
+GATHERED = "strictstep's own faults"  # the title by which a ValidationError of ours is known
+STOPS = (KeyboardInterrupt, SystemExit)  # they go through everything; whatever else a value raises does not
+
+
+class OwnFault(PydanticCustomError):
+    """A fault that a check of this room found: a value that is read may raise pydantic's exceptions itself."""
 
 
 def fault(code: ErrorCode, expected: str, value: object, help: str) -> PydanticCustomError:
@@ -23,22 +30,28 @@ def fault(code: ErrorCode, expected: str, value: object, help: str) -> PydanticC
 def fault_saying(code: ErrorCode, message: str, value: object, help: str) -> PydanticCustomError:
     """A fault with a message of its own; `value` gives only its type, it is not kept."""
     # The message is passed as context: braces in a user's key would be read as placeholders of the template.
-    return PydanticCustomError(code, "{message}", {"message": message, "help": help, "got": type(value)})
+    return OwnFault(code, "{message}", {"message": message, "help": help, "got": type(value)})
 
 
 def unreadable(value: object, error: BaseException) -> PydanticCustomError:
     """The fault of a value that raises when it is looked at."""
-    message = f"expected a value that can be read, got {describe(value)} that raised {type(error).__name__}"
+    message = f"expected a value that can be read, got {describe(value)} that raised {type_name(type(error))}"
     return fault_saying("unreadable", message, value, "return plain tensors, numbers and containers")
+
+
+def words_of(fault: PydanticCustomError) -> tuple[str, str, type]:
+    """Message, help and arrived type of a fault."""
+    context = fault.context or {}
+    return context["message"], context["help"], context["got"]
 
 
 def guarded(check: Callable[[Any], Any], value: Any) -> Any:
     """Return `check(value)`; whatever the value itself raises on the way becomes the fault `unreadable`."""
     try:
         return check(value)
-    except (PydanticCustomError, ValidationError):
-        raise
     except Exception as error:
+        if _is_own(error):
+            raise
         found = unreadable(value, error)
     raise found
 
@@ -47,18 +60,36 @@ def faults_of(check: Callable[[Any], object], value: object, location: Location 
     """Every fault that `check(value)` raises, placed at `location`; none where it accepts the value."""
     try:
         check(value)
-    except PydanticCustomError as error:
-        yield location, error.with_traceback(None)
-    except ValidationError as error:
-        for line in error.errors(include_url=False, include_input=False):
-            yield (*location, *line["loc"]), PydanticCustomError(line["type"], "{message}", line["ctx"])
     except Exception as error:
-        yield location, unreadable(value, error)
+        if not _is_own(error):
+            yield location, unreadable(value, error)
+        elif isinstance(error, ValidationError):
+            for line in error.errors(include_url=False, include_input=False):
+                yield (*location, *line["loc"]), OwnFault(line["type"], "{message}", line["ctx"])
+        elif isinstance(error, OwnFault):
+            yield location, error.with_traceback(None)
+
+
+def is_of_values(error: BaseException, keys: Iterable[object]) -> bool:
+    """Tell whether an exception that pydantic let through comes from the values: from comparing a key, or a panic.
+
+    If it does not, a validator of the user's own has raised it, and it is the user's to see.
+    """
+    return not isinstance(error, Exception) or not all(type(key) is str for key in keys)
+
+
+def _is_own(error: Exception) -> bool:
+    return type(error) is OwnFault or (type(error) is ValidationError and error.title == GATHERED)
 
 
 def gathered(faults: Iterable[Fault], value: object) -> ValidationError:
     """Several faults inside one value as the one exception that pydantic merges into its own list."""
-    details = [InitErrorDetails(type=fault, loc=location, input=None) for location, fault in faults]
-    if not details:  # the value failed the first time it was read, and not the second
-        details = [InitErrorDetails(type=unreadable(value, RuntimeError()), input=None)]
-    return ValidationError.from_exception_data("faults", details)
+    details: list[InitErrorDetails] = []
+    failed: Exception = RuntimeError()  # the value may fail the first time it is read, and not the second
+    try:
+        details.extend(InitErrorDetails(type=fault, loc=location, input=None) for location, fault in faults)
+    except Exception as error:  # the walk that looks for faults meets the same values
+        failed = error
+    if not details:
+        details = [InitErrorDetails(type=unreadable(value, failed), input=None)]
+    return ValidationError.from_exception_data(GATHERED, details)

@@ -5,18 +5,18 @@ a new dict of the five fields; other names move to `metrics`. What an object is,
 """
 
 import dataclasses
+import itertools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 
-from strictstep.schema.containers import items_of, key_text
-from strictstep.schema.describe import describe, numpy_type
+from strictstep.schema.containers import items_of, key_text, listed
+from strictstep.schema.describe import describe, numpy_type, printable, type_name
 from strictstep.schema.errors import Stage
-from strictstep.schema.faults import faults_of
+from strictstep.schema.faults import faults_of, words_of
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.scalars import host_number, scalar
 from strictstep.schema.translate import Found, unknown_key
@@ -51,9 +51,9 @@ def not_accepted(returned: Any, stage: Stage) -> Found:
     return Found("wrong_return_type", (), message, _help_form(returned), type(returned))
 
 
-def unreadable_form(returned: Any, error: Exception) -> Found:
+def unreadable_form(returned: Any, error: BaseException) -> Found:
     """The problem of a return that raised while it was read."""
-    message = f"expected a return that can be read, got {describe(returned)} that raised {type(error).__name__}"
+    message = f"expected a return that can be read, got {describe(returned)} that raised {type_name(type(error))}"
     return Found("unreadable", (), message, "return a plain dict of the five fields", type(returned))
 
 
@@ -78,19 +78,13 @@ def length_of(returned: Any) -> int | None:
     )
 
 
-def words_of(fault: PydanticCustomError) -> tuple[str, str, type]:
-    """Message, help and arrived type of a fault."""
-    context = fault.context or {}
-    return context["message"], context["help"], context["got"]
-
-
 def _named_values(returned: Any) -> Iterable[tuple[Any, Any]] | None:
     kind = type(returned)
     if issubclass(kind, Mapping):
         return items_of(returned)
     names = _declared_names(kind, returned)
     if names is not None:
-        return [(name, getattr(returned, name)) for name in names if hasattr(returned, name)]
+        return [(name, getattr(returned, name)) for name in listed(names) if hasattr(returned, name)]
     return _attributes(returned)
 
 
@@ -98,7 +92,7 @@ def _declared_names(kind: type, returned: Any) -> Iterable[str] | None:
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     if issubclass(kind, BaseModel):
-        return [*kind.model_fields, *(returned.model_extra or ())]
+        return itertools.chain(kind.model_fields, returned.model_extra or ())
     if hasattr(kind, "__attrs_attrs__"):
         return [attribute.name for attribute in kind.__attrs_attrs__]
     return kind._fields if issubclass(kind, tuple) and hasattr(kind, "_fields") else None
@@ -144,7 +138,7 @@ def _by_name(named: Iterable[tuple[Any, Any]]) -> tuple[dict[str, Any], list[Fou
 
 def _twice(name: str, location: tuple[str, ...]) -> Found:
     where = "at the top level and in `metrics`" if len(location) > 1 else "twice"
-    message = f"expected each name once, got `{name}` {where}"
+    message = f"expected each name once, got `{printable(name)}` {where}"
     return Found("key_twice", location, message, "rename one of them, or leave it out")
 
 

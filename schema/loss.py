@@ -12,7 +12,7 @@ from torch import Tensor
 
 from strictstep.schema.describe import describe, numpy_type
 from strictstep.schema.faults import fault, fault_saying, gathered, guarded, unreadable
-from strictstep.schema.scalars import FLOATING, NUMBERS, REAL, STRIDED, host_number
+from strictstep.schema.scalars import FLOATING, REAL, STRIDED, host_number
 
 
 def training_loss(value: Any) -> Tensor:
@@ -40,7 +40,8 @@ def manual_loss(value: Any) -> Tensor | None:
 
 def evaluation_loss(value: Any) -> Any:
     """Return the loss detached: a one-element tensor of any real dtype, or a Python number; or `None`."""
-    if value is None or type(value) in NUMBERS:
+    kind = type(value)
+    if value is None or kind is float or kind is int or kind is bool:
         return value
     number = guarded(host_number, value)
     if number is not None:
@@ -72,7 +73,8 @@ def _detached(value: Tensor) -> Tensor:
 def _as_scalar(value: Tensor) -> Tensor:
     if value.dim() == 0:
         return value
-    with torch.enable_grad():  # a `[1]` loss that is checked under `no_grad` must not lose its graph here
+    # A `[1]` loss that is checked under `no_grad` or `inference_mode` must not lose its graph here.
+    with torch.inference_mode(False), torch.enable_grad():
         return value.view(())
 
 

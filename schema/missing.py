@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from strictstep.schema.describe import Location, names_text, path_text
+from strictstep.schema.describe import Location, names_text, path_text, printable
 from strictstep.schema.names import nearest
 
 FIELDS = ("loss", "log", "progress_bar", "hiddens", "metrics")
@@ -25,12 +25,12 @@ def loss_missing_help(fields: Mapping[str, Any]) -> str:
     exact = [key for key in others if key.strip().casefold() == "loss"]
     parts = [key for key in others if "loss" in key.casefold()]
     if exact:
-        return f"keys are matched exactly: rename `{exact[0]}` to `loss`"
+        return f"keys are matched exactly: rename `{printable(exact[0])}` to `loss`"
     if len(parts) > 1:
         return f"sum {names_text(parts)} into `loss`, and put the parts in `log`"
     near = parts[0] if parts else nearest("loss", others)
     if near:
-        return f"rename `{near}` to `loss`"
+        return f"rename `{printable(near)}` to `loss`"
     return _help_by_values(fields)
 
 

@@ -8,6 +8,7 @@ from types import FrameType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from strictstep.schema.describe import name_of, printable
 from strictstep.schema.errors import StepOutputWarning
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.names import nearest
@@ -37,25 +38,25 @@ def warn_of_none(step: object) -> None:
 
 def _with_nearest(name: str) -> str:
     near = nearest(name, FIELDS)
-    return f"`{name}` (near `{near}`)" if near else f"`{name}`"
+    return f"`{printable(name)}` (near `{near}`)" if near else f"`{printable(name)}`"
 
 
 def _warn(what: str, step: object) -> None:
-    name = getattr(step, "__name__", None)
-    subject = f"training step `{name}`" if isinstance(name, str) else "the step"
+    name = name_of(step)
+    subject = f"step `{name}`" if name else "the step"
     warnings.warn(f"{subject} {what}", StepOutputWarning, stacklevel=_callers_level())
 
 
 def _owner(step: Any) -> Any:
     """What stands for one step function; where no step is given, the code that called us."""
-    while isinstance(step, (functools.partial, MethodType)):
-        step = step.func if isinstance(step, functools.partial) else step.__func__
+    while issubclass(type(step), (functools.partial, MethodType)):
+        step = step.func if issubclass(type(step), functools.partial) else step.__func__
     if step is None:
         return _caller().f_code
     try:
         hash(step)
         _named.get(step)
-    except TypeError:  # an instance without a hash or a weak reference: its class stands for it
+    except Exception:  # an instance without a hash or a weak reference: its class stands for it
         return type(step)
     return step
 

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from itertools import zip_longest
 from types import FrameType
-from typing import Any
 
 from torch import distributed
 
-from strictstep.schema.describe import path_text
+from strictstep.schema.describe import name_of, path_text
 from strictstep.schema.errors import SHOWN, Problem, Stage, StepOutputError
 from strictstep.schema.explain import Arrived, Likely, Place, likely, place
 from strictstep.schema.source import shown
@@ -31,7 +30,7 @@ def report_of_step(
     where = place(step)
     lines = [_likely(step, one, arrived) for one in found[:SHOWN]]
     problems = [_problem(one, line) for one, line in zip_longest(found, lines)]
-    name = where.name if where else _name_of(step)
+    name = where.name if where else name_of(step)
     return StepOutputError(problems, stage, name, _place_text(where) if where else None, epoch, batch_idx, _rank())
 
 
@@ -58,11 +57,6 @@ def _likely_text(source: Likely | None) -> str:
 
 def _place_text(where: Place) -> str:
     return f"{where.file}:{where.line}, in `{where.name}`"
-
-
-def _name_of(step: Any) -> str | None:
-    name = getattr(step, "__name__", None)
-    return name if isinstance(name, str) else None
 
 
 def _callers_line() -> str | None:

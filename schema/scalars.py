@@ -1,13 +1,14 @@
 """The check of a scalar: one real number on the host, or one in a tensor, which stays on its device and is not read."""
 
+import itertools
 from collections.abc import Set
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from strictstep.schema.containers import checked_mapping, key_text
-from strictstep.schema.describe import describe, names_text, numpy_type
+from strictstep.schema.containers import checked_mapping, detached, key_text, listed
+from strictstep.schema.describe import describe, names_text, numpy_type, printable
 from strictstep.schema.faults import fault, fault_saying, faults_of, gathered, guarded
 from strictstep.schema.names import nearest
 
@@ -16,11 +17,13 @@ ScalarValue = Tensor | float | int | bool
 FLOATING = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16}
     | {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+    | {getattr(torch, "float8_e8m0fnu", torch.float32)}  # since torch 2.7
 )
 REAL = FLOATING | {
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
 }
+MOST_SEARCHES = 20  # the search for a nearest name may take milliseconds, and there may be 100,000 wrong names
 NUMBERS = frozenset({bool, int, float})
 STRIDED = torch.strided
 
@@ -70,15 +73,23 @@ def bar_scalars(values: Any, log: dict[str, ScalarValue] | None) -> dict[str, An
 
     `log` is `None` where it was itself invalid: then names cannot be looked up, and nothing is said about them.
     """
-    if issubclass(type(values), (list, tuple, Set)):
-        return _named_in_log(guarded(list, values), log)
+    if guarded(_is_names, values):
+        return _named_in_log(guarded(listed, values), log)
     return scalars(values)
 
 
+def _is_names(values: Any) -> bool:
+    return issubclass(type(values), (list, tuple, Set))
+
+
 def _named_in_log(names: list[Any], log: dict[str, ScalarValue] | None) -> dict[str, Any]:
+    known = names_text(log or ()) or "no values"
+    searches = itertools.count()
+
     def known_name(name: Any) -> None:
-        if log is not None and key_text(name) not in log:
-            raise _unknown_name(name, log)
+        text = key_text(name)
+        if log is not None and text not in log:
+            raise _unknown_name(text, known, nearest(text, log) if next(searches) < MOST_SEARCHES else None)
 
     faults = [found for position, name in enumerate(names) for found in faults_of(known_name, name, (position,))]
     if faults:
@@ -87,10 +98,11 @@ def _named_in_log(names: list[Any], log: dict[str, ScalarValue] | None) -> dict[
     return {name: value for name, value in (log or {}).items() if name in chosen}
 
 
-def _unknown_name(name: str, log: dict[str, ScalarValue]) -> Exception:
-    near = nearest(name, log)
-    message = f"expected the name of a `log` value, got {describe(name)}; `log` has {names_text(log) or 'no values'}"
-    help = f"write `{near}`" if near else "put the value into `log`, or give `progress_bar` a dict of its own"
+def _unknown_name(name: str, known: str, near: str | None) -> Exception:
+    message = f"expected the name of a `log` value, got {describe(name)}; `log` has {known}"
+    help = (
+        f"write `{printable(near)}`" if near else "put the value into `log`, or give `progress_bar` a dict of its own"
+    )
     return fault_saying("progress_bar_unknown_name", message, name, help)
 
 
@@ -103,7 +115,7 @@ def _one_element(value: Tensor) -> Tensor:
         raise fault("scalar_not_single", "a scalar", value, _help_reduce(value))
     if value.dtype not in REAL:
         raise fault("scalar_wrong_type", "a scalar of a real dtype", value, "convert it, for example `x.dequantize()`")
-    return value.detach().view(())
+    return detached(value).view(())
 
 
 def _help_reduce(value: Tensor) -> str:

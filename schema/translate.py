@@ -8,13 +8,16 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic_core import ErrorDetails, ValidationError
+from pydantic_core.core_schema import ErrorType
 
-from strictstep.schema.describe import Location, describe, names_text
+from strictstep.schema.describe import Location, describe, names_text, printable
 from strictstep.schema.errors import ErrorCode
 from strictstep.schema.missing import FIELDS, loss_missing_help, loss_missing_message
 from strictstep.schema.names import nearest
 
 OWN_CODES = frozenset(get_args(ErrorCode))
+BUILT_IN = frozenset(get_args(ErrorType))
+OF_OWN_CHECKS = ("value_error", "assertion_error")  # what pydantic makes of the exceptions of users' validators
 
 
 class Found(NamedTuple):
@@ -43,17 +46,22 @@ def problems_found(
     """
     lines = error.errors(include_url=False)
     found = [_found(line, fields, listed, fields if received is None else received) for line in lines]
+    return list({_identity(one): one for one in reversed(found)}.values())[::-1]
+
+
+def _identity(found: Found) -> tuple[object, ...]:
     # A union reports each of its members: one problem at one place is enough.
-    return list({(one.code, one.location): one for one in reversed(found)}.values())[::-1]
+    return found.code, found.location, "" if found.code == "annotation_mismatch" else found.message
 
 
 def unknown_key(name: str, known: Collection[str], location: Location) -> Found:
     """The problem of a key that has no place, with the nearest name that has one."""
     in_field = len(location) > 1
-    expected = f"one of the names that the schema lists ({names_text(known)})" if in_field else "one of the five fields"
+    listed = f"one of the names that the schema lists{f' ({names_text(known)})' if known else ''}"
+    expected = listed if in_field else "one of the five fields"
     near = nearest(name, known)
     elsewhere = "add it to the schema, or leave it out" if in_field else "put it in `metrics`"
-    help = f"rename it to `{near}`" if near else elsewhere
+    help = f"rename it to `{printable(near)}`" if near else elsewhere
     return Found("key_unknown", location, f"expected {expected}, got {names_text([name])}", help)
 
 
@@ -64,16 +72,17 @@ def _found(
     received: Mapping[str, Any],
 ) -> Found:
     kind, context, location = line["type"], line.get("ctx", {}), line["loc"]
-    if kind in OWN_CODES:
+    if kind in OWN_CODES and context.keys() >= {"message", "help", "got"}:
         return Found(cast(ErrorCode, kind), location, context["message"], context["help"], context["got"])
     if kind == "missing":
         return _missing(location, line["input"], received)
     if kind == "extra_forbidden":
-        known = FIELDS if len(location) == 1 else listed.get(str(location[0]), ())
+        # What a TypedDict inside another one lists is not known here.
+        known = (FIELDS, listed.get(str(location[0]), ()), ())[min(len(location), 3) - 1]
         return unknown_key(str(location[-1]), known, location)
-    if kind in ("value_error", "assertion_error"):
+    if kind in OF_OWN_CHECKS or kind not in BUILT_IN:
         help = "the check is the schema's own: see its validators"
-        return Found("own_check_failed", location, str(context["error"]), help, type(line["input"]))
+        return Found("own_check_failed", location, _own_words(line), help, type(line["input"]))
     return _annotation_mismatch(line, _resolved(location, fields))
 
 
@@ -83,19 +92,37 @@ def _missing(location: Location, siblings: Any, received: Mapping[str, Any]) -> 
     if location == ("reason",):
         help = 'say why the batch is skipped: `SkippedStep(reason="no boxes")`'
         return Found("reason_not_string", location, "expected a `reason` (str), got none", help)
-    name, names = str(location[-1]), siblings if isinstance(siblings, dict) else {}
+    name, names = printable(str(location[-1])), siblings if isinstance(siblings, dict) else {}
     near = nearest(name, names)
-    help = f"rename `{near}` to `{name}`" if near else f"the schema requires it: add `{name}`, or make it `NotRequired`"
+    help = f"the schema requires it: add `{name}`, or make it `NotRequired`"
+    if near:
+        help = f"rename `{printable(near)}` to `{name}`"
     return Found("key_missing", location, f"expected the name `{name}`, got {names_text(names) or 'no names'}", help)
 
 
 def _annotation_mismatch(line: ErrorDetails, location: Location) -> Found:
-    expected = line["msg"].removeprefix("Input should be ")
-    if expected == line["msg"]:  # "String should have at least 3 characters"
-        expected = f"a value that fits its annotation ({line['msg'][:1].lower()}{line['msg'][1:]})"
-    message = f"expected {expected}, got {describe(line['input'])}"
+    message = f"expected {_expected(line['msg'])}, got {describe(line['input'])}"
     help = "return what the schema annotates; dimensions of one name must agree within one output"
     return Found("annotation_mismatch", location, message, help, type(line["input"]))
+
+
+def _expected(words: str) -> str:
+    """From "Input should be a valid list" to `a valid list`, and so on."""
+    for start, ours in (
+        ("Input should be ", ""),
+        ("Input should ", "a value that should "),
+        ("Input ", "a value that "),
+    ):
+        if words.startswith(start):
+            return ours + words.removeprefix(start)
+    return f"a value that fits its annotation ({words[:1].lower()}{words[1:]})"
+
+
+def _own_words(line: ErrorDetails) -> str:
+    try:
+        return str(line.get("ctx", {})["error"]) if line["type"] in OF_OWN_CHECKS else line["msg"]
+    except Exception as unsaid:
+        return f"expected a value that passes the schema's own check, got an error that raised {type(unsaid).__name__}"
 
 
 def _resolved(location: Location, fields: Mapping[str, Any]) -> Location:
@@ -104,6 +131,6 @@ def _resolved(location: Location, fields: Mapping[str, Any]) -> Location:
     for depth, step in enumerate(location):
         try:
             value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return location[:depth]
+        except Exception:  # `value` may be anything at all
+            return location[: max(depth, 1)]  # a field that was left out is still the field
     return location

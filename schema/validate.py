@@ -120,6 +120,8 @@ def validate_step(
     model = model_of(stage, schema)
     _refuse_unknown("on_none", on_none, ("skip", "error"))
     _refuse_unknown("returns", returns, ("model", "original"))
+    if type(strict) is not bool:
+        raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
 
     def decorate(step: Callable[..., object]) -> Callable[..., object]:
         _refuse_no_step(step)
@@ -130,7 +132,9 @@ def validate_step(
 
 def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Callable[..., object]:
     def check(returned: object) -> object:
-        outcome = plainly_checked(returned, call.model) or carefully_checked(returned, call)
+        outcome: object = plainly_checked(returned, call.model)
+        if outcome is None:
+            outcome = carefully_checked(returned, call)
         return returned if original and type(outcome) is not StepOutputError else outcome
 
     # The attributes of a callable object stay with it: they may hold a model.
@@ -158,7 +162,7 @@ def _numbers(step: Callable[..., object], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _refuse_unknown(option: str, value: object, known: tuple[str, str]) -> None:
-    if value not in known:
+    if type(value) is not str or value not in known:
         raise ValueError(f"expected '{known[0]}' or '{known[1]}' as `{option}`, got {describe(value)}")
 
 
