@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strictstep.schema.describe import describe
+from strictstep.schema.containers import rebuilt
+from strictstep.schema.describe import describe, numpy_type, printable
 
 NAMES_SHOWN = 8
 
@@ -24,32 +25,45 @@ class Brief:
 
 
 def detached_record(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with every scalar tensor detached and cloned: a view would take its whole storage into a pickle."""
-    scalars = {name: _cloned(fields[name]) for name in ("loss",) if name in fields}
-    mappings = {
-        name: {key: _cloned(value) for key, value in fields[name].items()}
-        for name in ("log", "progress_bar")
-        if type(fields.get(name)) is dict
-    }
-    return {**fields, **scalars, **mappings}
+    """The fields with every tensor detached, and cloned where it is a view: a pickle would take its whole storage."""
+    compacted: dict[int, Tensor] = {}
+
+    def record(value: Any) -> Any:
+        if not issubclass(type(value), Tensor):
+            return value
+        # One clone for one tensor: what is shared stays shared.
+        return compacted.setdefault(id(value), _compact(value))
+
+    return {name: rebuilt(value, record) for name, value in fields.items()}
 
 
 def same(left: Any, right: Any) -> bool:
     """Tell whether two values are equal in type, dtype, device and value, NaN equal to NaN."""
-    if left is right:
+    return _same(left, right, set())
+
+
+def _same(left: Any, right: Any, known: set[tuple[int, int]]) -> bool:
+    # Containers may be shared many times over: each pair is compared once.
+    if left is right or (id(left), id(right)) in known:
         return True
     if type(left) is not type(right):
         return False
     if issubclass(type(left), Tensor):
         return _same_tensors(left, right)
+    if not issubclass(type(left), (dict, list, tuple)):
+        return _same_objects(left, right)
     if issubclass(type(left), dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if issubclass(type(left), (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
-    return _same_objects(left, right)
+        equal = left.keys() == right.keys() and all(_same(left[key], right[key], known) for key in left)
+    else:
+        equal = len(left) == len(right) and all(_same(*pair, known) for pair in zip(left, right, strict=True))
+    if equal:
+        known.add((id(left), id(right)))
+    return equal
 
 
 def _same_tensors(left: Tensor, right: Tensor) -> bool:
+    if left.is_nested and right.is_nested:
+        return same(left.unbind(), right.unbind())
     try:
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError):  # `meta` tensors have no values
@@ -59,18 +73,29 @@ def _same_tensors(left: Tensor, right: Tensor) -> bool:
 
 def _same_objects(left: Any, right: Any) -> bool:
     try:
-        equal = left == right
-        return bool(equal.all() if hasattr(equal, "all") else equal) or (left != left and right != right)
+        if issubclass(type(left), numpy_type("ndarray")):
+            return _same_arrays(left, right)
+        return bool(left == right) or bool(left != left and right != right)
     except Exception:  # an object whose `==` gives no truth value is equal only to itself
         return False
 
 
-def _cloned(value: Any) -> Any:
-    return value.detach().clone() if issubclass(type(value), Tensor) else value
+def _same_arrays(left: Any, right: Any) -> bool:
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return bool(((left == right) | ((left != left) & (right != right))).all())
+
+
+def _compact(value: Tensor) -> Tensor:
+    detached = value.detach() if value.requires_grad else value
+    if type(detached) is not Tensor or detached.is_nested or detached.layout is not torch.strided:
+        return detached
+    is_view = detached.untyped_storage().nbytes() > detached.numel() * detached.element_size()
+    return detached.clone() if is_view else detached
 
 
 def _words(value: Any) -> str:
     if type(value) is not dict:
         return describe(value)
-    shown = ", ".join(f"{name}: {describe(value[name])}" for name in list(value)[:NAMES_SHOWN])
+    shown = ", ".join(f"{printable(name)}: {describe(value[name])}" for name in list(value)[:NAMES_SHOWN])
     return f"{{{shown}{', ...' if len(value) > NAMES_SHOWN else ''}}}"
