@@ -1,0 +1,395 @@
+"""Rules 1, 2, 3 and 5: one closure for every optimizer, its first evaluation reported, once."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD
+
+from strictstep.loop import AutomaticOptimization, ClosureNotCalledError, LoopError
+from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput
+
+
+def parameters_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def assert_same(model, parameters):
+    for now, before in zip(model.parameters(), parameters, strict=True):
+        assert torch.equal(now, before)
+
+
+def loss_of(model, batch):
+    x, y = batch
+    return (model(x) - y).pow(2).mean()
+
+
+def test_sgd_takes_the_step_that_torch_takes(model, make_batch, training_step):
+    other, batch = copy.deepcopy(model), make_batch()
+    AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step(batch)
+    loss_of(other, batch).backward()
+    SGD(other.parameters(), lr=0.1).step()
+    assert_same(model, parameters_of(other))
+
+
+def test_lbfgs_reports_the_loss_before_the_step(model, make_batch, training_step):
+    batch = make_batch()
+    before = loss_of(model, batch).detach()
+    report = AutomaticOptimization(model, training_step, LBFGS(model.parameters(), max_iter=5)).step(batch)
+    assert torch.equal(report.loss, before)
+    assert torch.equal(report.output.log["mse"], before)
+    assert loss_of(model, batch) < before
+    assert report.evaluations > 1
+
+
+def test_evaluations_are_counted(model, make_batch, training_step, optimizers):
+    optimization = AutomaticOptimization(model, training_step, optimizers.CallsTwice(model.parameters(), lr=0.1))
+    report = optimization.step(make_batch())
+    assert (report.evaluations, len(report.outputs), report.stepped, report.skipped) == (2, 1, True, 0)
+    assert optimization.global_step == 1
+
+
+def test_a_step_can_ask_which_evaluation_it_is(model, make_batch):
+    seen = []
+
+    def step(model, batch, evaluation):
+        seen.append(evaluation)
+        return loss_of(model, batch)
+
+    AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=3)).step(make_batch())
+    assert seen == list(range(len(seen)))
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("name", ["CallsUnderNoGrad", "CallsUnderInferenceMode", "KeywordOnly", "PassesOn"])
+def test_the_closure_makes_gradients_whatever_mode_it_is_called_in(model, make_batch, training_step, optimizers, name):
+    other, batch = copy.deepcopy(model), make_batch()
+    AutomaticOptimization(model, training_step, getattr(optimizers, name)(model.parameters(), lr=0.1)).step(batch)
+    AutomaticOptimization(other, training_step, SGD(other.parameters(), lr=0.1)).step(batch)
+    assert_same(model, parameters_of(other))
+
+
+def test_the_closure_returns_a_detached_scalar(model, make_batch, training_step):
+    batch = make_batch()
+    closure = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).closure([batch])
+    loss = closure()
+    assert (loss.shape, loss.requires_grad, loss.grad_fn) == (torch.Size([]), False, None)
+
+
+def test_an_optimizer_without_closure_parameter_gets_its_closure_run_first(
+    model, make_batch, training_step, optimizers
+):
+    other, batch = copy.deepcopy(model), make_batch()
+    optimizer = optimizers.WithoutClosure(model.parameters(), lr=0.1)
+    assert AutomaticOptimization(model, training_step, optimizer).step(batch).stepped
+    AutomaticOptimization(other, training_step, SGD(other.parameters(), lr=0.1)).step(batch)
+    assert_same(model, parameters_of(other))
+
+
+def test_a_scheduler_that_patched_the_instance_does_not_hide_the_closure_parameter(model, make_batch, training_step):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimization = AutomaticOptimization(model, training_step, optimizer)
+    assert optimization.step(make_batch()).evaluations == 1
+    scheduler.step()  # it warns if the step has not gone through the instance
+
+
+def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(model, make_batch, training_step, optimizers):
+    before = parameters_of(model)
+    optimization = AutomaticOptimization(model, training_step, optimizers.NeverCalls(model.parameters(), lr=0.1))
+    with pytest.raises(ClosureNotCalledError) as caught:
+        optimization.step(make_batch())
+    assert str(caught.value) == (
+        "expected `NeverCalls.step` to call its closure, got no call of it  [closure_not_called]\n"
+        "  help: call it and return what it gives: `loss = closure()`"
+    )
+    assert (optimization.global_step, optimization.batches_seen) == (0, 0)
+    assert_same(model, before)
+
+
+def test_a_report_is_taken_once(model, make_batch, training_step):
+    optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1))
+    closure = optimization.closure([make_batch()])
+    with pytest.raises(ClosureNotCalledError):
+        closure.take()
+    closure()
+    assert closure.take().evaluations == 1
+    for late in (closure.take, closure):
+        with pytest.raises(LoopError) as caught:
+            late()
+        assert caught.value.code == "closure_taken"
+
+
+def test_a_closure_that_is_called_late_is_refused(model, make_batch, training_step, optimizers):
+    optimization = AutomaticOptimization(model, training_step, optimizers.CallsLate(model.parameters(), lr=0.1))
+    with pytest.raises(ClosureNotCalledError):
+        optimization.step(make_batch())
+    with pytest.raises(LoopError) as caught:
+        optimization.step(make_batch(seed=1))
+    assert caught.value.code in ("closure_taken", "gradients_before_closure")
+
+
+def test_an_exception_that_the_optimizer_swallowed_is_raised_again(model, make_batch, optimizers):
+    def step(model, batch):
+        raise KeyError("label")
+
+    optimization = AutomaticOptimization(model, step, optimizers.SwallowsErrors(model.parameters(), lr=0.1))
+    before = parameters_of(model)
+    with pytest.raises(KeyError, match=r"^'label'\nin training step `step`$"):
+        optimization.step(make_batch())
+    assert optimization.global_step == 0
+    assert_same(model, before)
+
+
+def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch, optimizers):
+    class SwallowsTheSecond(SGD):
+        def step(self, closure=None):
+            with torch.enable_grad():
+                closure()
+                try:
+                    closure()
+                except ValueError:
+                    return None
+            return None
+
+    def step(model, batch, evaluation):
+        if evaluation:
+            raise ValueError("second")
+        return loss_of(model, batch)
+
+    optimization = AutomaticOptimization(model, step, SwallowsTheSecond(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="^second\nin training step `step`\nin evaluation 2 of one optimizer step"):
+        optimization.step(make_batch())
+
+
+def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name(
+    model, make_batch, training_step, optimizers
+):
+    optimization = AutomaticOptimization(model, training_step, optimizers.SAMAsCommonlyWritten(model.parameters()))
+    for seed in (0, 1):  # the second time there would be stale gradients to serve
+        with pytest.raises(LoopError, match="`SAMAsCommonlyWritten.step` to call its closure before") as caught:
+            optimization.step(make_batch(seed=seed))
+        assert caught.value.code == "gradients_before_closure"
+
+
+def test_gradients_are_none_after_a_step_also_those_of_parameters_that_are_not_the_optimizers(make_batch):
+    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64))
+    optimization = AutomaticOptimization(model, loss_of, SGD(model[1].parameters(), lr=0.1))
+    before = parameters_of(model[0])
+    optimization.step(make_batch())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert_same(model[0], before)
+
+
+def test_gradients_left_by_others_are_not_counted(model, make_batch, training_step):
+    other, batch = copy.deepcopy(model), make_batch()
+    loss_of(model, make_batch(seed=5)).backward()
+    for one in (model, other):
+        AutomaticOptimization(one, training_step, SGD(one.parameters(), lr=0.1)).step(batch)
+    assert_same(model, parameters_of(other))
+
+
+def test_a_logged_parameter_shows_its_value_before_the_step(make_batch):
+    model = nn.Linear(3, 1, dtype=torch.float64)
+    before = model.bias.detach().clone()
+
+    def step(model, batch):
+        return {
+            "loss": loss_of(model, batch),
+            "log": {"bias": model.bias, "first": model.weight[0, 1]},
+            "progress_bar": ["bias"],
+            "metrics": {"weight": model.weight},
+        }
+
+    weight = model.weight.detach().clone()
+    report = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
+    assert not torch.equal(model.bias, before)
+    assert torch.equal(report.output.log["bias"], before[0])
+    assert torch.equal(report.output.progress_bar["bias"], before[0])
+    assert torch.equal(report.output.log["first"], weight[0, 1])
+    assert torch.equal(report.output.metrics["weight"], weight)
+
+
+def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step():
+    model = nn.Linear(2, 1)
+    before = model.weight[0, 0].item()
+    report = AutomaticOptimization(
+        model, lambda model, batch: model.weight[0, 0], SGD(model.parameters(), lr=1.0)
+    ).step(torch.ones(3, 2))
+    assert report.loss.item() == before
+    assert model.weight[0, 0].item() == pytest.approx(before - 1)
+
+
+def test_a_returned_model_is_not_mutated(model, make_batch):
+    kept = []
+
+    def step(model, batch):
+        kept.append(TrainingOutput(loss=loss_of(model, batch), log={"bias": model.bias}))
+        return kept[-1]
+
+    report = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
+    assert kept[0].loss.grad_fn is not None
+    assert report.loss.grad_fn is None
+    assert type(report.output) is TrainingOutput
+    assert report.output.log["bias"] != kept[0].log["bias"]
+
+
+def test_a_wrong_output_at_the_first_evaluation_changes_nothing(model, make_batch):
+    calls = []
+
+    def step(model, batch):
+        calls.append(1)
+        return loss_of(model, batch).item() if len(calls) == 2 else loss_of(model, batch)
+
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimization, before = AutomaticOptimization(model, step, optimizer), parameters_of(model)
+    with pytest.raises(StepOutputError) as caught:
+        optimization.step_window([make_batch(), make_batch(seed=1)], epoch=3, batch_idx=10)
+    error = caught.value
+    assert (error.problems[0].code, error.epoch, error.batch_idx) == ("wrong_return_type", 3, 11)
+    assert not hasattr(error, "__notes__")
+    assert_same(model, before)
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert (optimization.global_step, optimization.batches_seen) == (0, 0)
+
+
+def test_a_wrong_output_at_a_later_evaluation_says_where_the_parameters_stand(model, make_batch):
+    def step(model, batch, evaluation):
+        return "warm" if evaluation == 2 else loss_of(model, batch)
+
+    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    with pytest.raises(StepOutputError) as caught:
+        optimization.step(make_batch())
+    assert caught.value.problems[0].code == "wrong_return_type"
+    assert caught.value.__notes__ == [
+        "in evaluation 3 of one optimizer step: the parameters stand where `LBFGS` put them"
+    ]
+    assert optimization.global_step == 0
+
+
+def test_user_exceptions_gain_a_note_with_epoch_and_batch(model, make_batch):
+    def broken_step(model, batch):
+        raise KeyError("label")
+
+    optimization = AutomaticOptimization(model, broken_step, SGD(model.parameters(), lr=0.1))
+    with pytest.raises(KeyError, match=r"^'label'\nin training step `broken_step`, epoch 2, batch 17$") as caught:
+        optimization.step(make_batch(), epoch=2, batch_idx=17)
+    assert caught.value.__notes__ == ["in training step `broken_step`, epoch 2, batch 17"]
+
+
+def test_stop_iteration_from_the_step_is_an_error_that_names_it(model, make_batch):
+    def exhausted_step(model, batch):
+        return next(iter(()))
+
+    optimization = AutomaticOptimization(model, exhausted_step, SGD(model.parameters(), lr=0.1))
+    with pytest.raises(RuntimeError, match="expected step `exhausted_step` to return") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "stop_iteration"
+
+
+@pytest.mark.parametrize("saves_nothing", [False, True])
+def test_the_same_loss_twice_is_an_error(model, make_batch, saves_nothing):
+    kept = []
+
+    def step(model, batch):
+        if not kept:
+            kept.append(model.weight.sum() if saves_nothing else loss_of(model, batch))
+        return kept[0]
+
+    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization.step(make_batch())
+    before = parameters_of(model)
+    with pytest.raises(LoopError, match="went backward before") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "graph_used_twice"
+    assert_same(model, before)
+
+
+def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model, make_batch):
+    state = [torch.zeros((), dtype=torch.float64)]
+
+    def step(model, batch):
+        state[0] = state[0] + loss_of(model, batch)
+        return state[0]
+
+    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization.step(make_batch())
+    with pytest.raises(LoopError, match="return it as `hiddens`") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "graph_used_twice"
+
+
+def test_a_window_that_gives_no_gradient_is_an_error(model, make_batch):
+    elsewhere = nn.Parameter(torch.ones((), dtype=torch.float64))
+    optimization = AutomaticOptimization(model, lambda model, batch: elsewhere * 2, SGD(model.parameters(), lr=0.1))
+    with pytest.raises(LoopError, match="got no gradient in any") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "no_gradient"
+    assert optimization.global_step == 0
+
+
+def test_nothing_to_train_is_refused_at_the_start(model, training_step):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    model.requires_grad_(False)
+    with pytest.raises(LoopError) as caught:
+        AutomaticOptimization(model, training_step, optimizer)
+    assert caught.value.code == "nothing_to_train"
+
+
+def test_after_a_step_graph_and_output_are_gone(model, make_batch):
+    losses = []
+
+    def step(model, batch):
+        loss = loss_of(model, batch)
+        losses.append(weakref.ref(loss))
+        return {"loss": loss}
+
+    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=3))
+    gc.disable()
+    try:
+        batch = make_batch()
+        batches = [weakref.ref(tensor) for tensor in batch]
+        report = optimization.step(batch)
+        output = weakref.ref(report.outputs[0].loss)
+        assert [ref() for ref in losses] == [None] * report.evaluations
+        del report, batch
+        assert output() is None
+        assert [ref() for ref in batches] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_skip_at_a_later_evaluation_is_an_error(model, make_batch):
+    def step(model, batch, evaluation):
+        return SkippedStep(reason="bored") if evaluation else loss_of(model, batch)
+
+    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    with pytest.raises(LoopError, match="bored") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "skipped_later"
+
+
+def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_again(model, make_batch):
+    def noisy_step(model, batch):
+        batch[0].add_(1.0)
+        return loss_of(model, batch)
+
+    optimization = AutomaticOptimization(model, noisy_step, LBFGS(model.parameters(), max_iter=5))
+    with pytest.raises(LoopError, match="`noisy_step` to leave its batch as it is") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "window_changed"
+
+
+def test_each_evaluation_gets_containers_of_its_own(model, make_batch):
+    def step(model, batch):
+        return loss_of(model, (batch.pop("x"), batch["more"].pop()))
+
+    x, y = make_batch()
+    batch = {"x": x, "more": [y]}
+    report = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5)).step(batch)
+    assert report.evaluations > 1
+    assert len(batch) == 2
