@@ -32,7 +32,7 @@ class CheckedStep:
         watch: the policy for losses that are not finite.
     """
 
-    __slots__ = ("_device", "_run", "_snapshots", "call", "step", "watch")
+    __slots__ = ("_checks", "_device", "_run", "_snapshots", "call", "step", "watch")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class CheckedStep:
         self.step = step
         self.call = call
         self.watch = watch
+        self._checks = watch.policy != "keep"
         run = step if precision.autocast is None else functools.partial(precision.run, step)
         self._run = engine.wrap(run)
         self._snapshots = snapshots
@@ -67,7 +68,8 @@ class CheckedStep:
             if isinstance(output, StepOutputError):
                 return output.at(epoch, batch_idx), None
             loss: Any = output.loss
-            if loss is not None and not (loss.is_cpu and math.isfinite(loss.item())):
+            # An ordinary loss of the CPU is read here, and nothing more is asked.
+            if self._checks and loss is not None and not (loss.is_cpu and math.isfinite(loss.item())):
                 refused = self._unless_finite(loss, returned, output, epoch, batch_idx, evaluation)
                 if refused is not None:
                     return refused, None

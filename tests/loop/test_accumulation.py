@@ -202,7 +202,7 @@ def test_adam_state_does_not_move_in_a_skip(model, make_batch):
 def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(model, make_batch, optimizers):
     optimizer = optimizers.SwallowsEverything(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
-    with pytest.raises(LoopError, match="`SwallowsEverything.step` to end") as caught:
+    with pytest.raises(LoopError, match=r"`SwallowsEverything\.step` to end") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "skip_swallowed"
 
@@ -212,7 +212,7 @@ def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model, make_
         model, lambda model, batch: SkippedStep(reason="no boxes"), SGD(model.parameters(), lr=0.1)
     )
     closure = optimization.closure([make_batch()])
-    with pytest.raises(NothingContributed, match="^$"):
+    with pytest.raises(NothingContributed, match=r"^$"):
         closure()
     assert not issubclass(NothingContributed, Exception)
     assert closure.take(stepped=False).skipped == 1

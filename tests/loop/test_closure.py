@@ -152,8 +152,8 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch
                 try:
                     closure()
                 except ValueError:
-                    return None
-            return None
+                    return
+            return
 
     def step(model, batch, evaluation):
         if evaluation:
@@ -161,7 +161,7 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch
         return loss_of(model, batch)
 
     optimization = AutomaticOptimization(model, step, SwallowsTheSecond(model.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="^second\nin training step `step`\nin evaluation 2 of one optimizer step"):
+    with pytest.raises(ValueError, match=r"^second\nin training step `step`\nin evaluation 2 of one optimizer step"):
         optimization.step(make_batch())
 
 
@@ -170,7 +170,7 @@ def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name
 ):
     optimization = AutomaticOptimization(model, training_step, optimizers.SAMAsCommonlyWritten(model.parameters()))
     for seed in (0, 1):  # the second time there would be stale gradients to serve
-        with pytest.raises(LoopError, match="`SAMAsCommonlyWritten.step` to call its closure before") as caught:
+        with pytest.raises(LoopError, match=r"`SAMAsCommonlyWritten\.step` to call its closure before") as caught:
             optimization.step(make_batch(seed=seed))
         assert caught.value.code == "gradients_before_closure"
 

@@ -1,0 +1,107 @@
+"""Batches at their device, and the engine's seam."""
+
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+from torch.optim import SGD
+
+from strictstep.loop import AutomaticOptimization, LoopError
+from strictstep.loop.device import moved
+from strictstep.loop.engine import SingleProcess
+from strictstep.schema import SkippedStep
+
+Pair = namedtuple("Pair", "x names")
+META = torch.device("meta")
+
+
+def test_nested_batches_move_and_keep_their_containers():
+    packed = pack_sequence([torch.zeros(2)])
+    batch = {"pair": Pair(torch.zeros(2), ["a"]), "more": OrderedDict(list=[torch.zeros(1), 3]), "packed": packed}
+    there = moved(batch, META)
+    assert type(there["pair"]) is Pair
+    assert there["pair"].x.device == META
+    assert there["pair"].names == ["a"]
+    assert type(there["more"]) is OrderedDict
+    assert there["more"]["list"][0].device == META
+    assert there["packed"].data.device == META
+    assert batch["pair"].x.device.type == "cpu"
+
+
+def test_without_a_device_tensors_stay_what_they_are():
+    x = torch.zeros(2)
+    assert moved(x, None) is x
+    assert moved((x, x), None) == (x, x)
+    batch = [x, {"y": x}]
+    fresh = moved(batch, None)
+    assert (fresh[0] is x, fresh[1]["y"] is x, fresh is batch, fresh[1] is batch[1]) == (True, True, False, False)
+
+
+def test_what_names_no_device_is_refused_at_the_start(model):
+    with pytest.raises(LoopError) as caught:
+        AutomaticOptimization(model, lambda model, batch: None, SGD(model.parameters(), lr=0.1), device="gpu0")
+    assert str(caught.value) == (
+        'expected a device, got str \'gpu0\'  [option]\n  help: write it as torch does: "cpu", "cuda:0"'
+    )
+
+
+class Recording(SingleProcess):
+    """Writes down what the closure asks of it, and skips where another rank would."""
+
+    __slots__ = ("asked", "skips")
+
+    def __init__(self, skips=()):
+        self.asked = []
+        self.skips = skips
+
+    def wrap(self, step):
+        def wrapped(batch, named):
+            self.asked.append("step")
+            return step(batch, named)
+
+        return wrapped
+
+    def agree(self, outcome):
+        self.asked.append("agree")
+        return SkippedStep(reason="rank 1") if self.asked.count("agree") in self.skips else outcome
+
+    def total_weight(self, weights):
+        self.asked.append(f"total {weights}")
+        return super().total_weight(weights)
+
+    def backward(self, loss, factor):
+        self.asked.append(f"backward {factor}")
+        super().backward(loss, factor)
+
+
+def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(model, make_batch, training_step):
+    engine = Recording()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    AutomaticOptimization(model, training_step, optimizer, engine=engine).step_window([make_batch(6), make_batch(2)])
+    assert engine.asked == [
+        "total [6, 2]",
+        *("step", "agree", "backward 0.75"),
+        *("step", "agree", "backward 0.25"),
+    ]
+
+
+def test_a_skip_that_ranks_agree_on_is_a_skip(model, make_batch, training_step):
+    engine = Recording(skips=(1,))
+    optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), engine=engine)
+    expected = model.weight - 0.1 * torch.autograd.grad(training_step(model, make_batch(2))["loss"], model.weight)[0]
+    report = optimization.step_window([make_batch(6), make_batch(2)])
+    assert (report.skipped, report.outputs[0].reason) == (1, "rank 1")
+    torch.testing.assert_close(model.weight, expected)
+
+
+def test_an_error_goes_through_the_agreement_before_any_backward(model, make_batch):
+    engine = Recording()
+
+    def step(model, batch):
+        raise ValueError("broken")
+
+    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), engine=engine)
+    with pytest.raises(ValueError, match=r"^broken"):
+        optimization.step(make_batch())
+    assert engine.asked == ["total [8]", "step", "agree"]

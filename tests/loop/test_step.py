@@ -1,0 +1,142 @@
+"""Section 5: how a step is called, from its signature alone."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from strictstep.loop import LoopError
+from strictstep.loop.step import Step
+from strictstep.schema import validate_step
+
+BATCH = torch.ones(2)
+
+
+class Module(nn.Module):
+    def training_step(self, batch, batch_idx):
+        return self, batch, batch_idx
+
+    def two_batches(self, batch, other):
+        return batch, other
+
+    @validate_step(returns="original", stage="validation")
+    def decorated(self, batch):
+        return {"metrics": {"batch": batch}}
+
+
+def test_a_function_gets_model_and_batch():
+    model = nn.Linear(1, 1)
+    assert Step(model, lambda model, batch: (model, batch))(BATCH, {}) == (model, BATCH)
+
+
+def test_a_bound_method_gets_the_batch():
+    model = Module()
+    step = Step(model, model.training_step)
+    assert step.names == ("batch_idx",)
+    assert step(BATCH, {"batch_idx": 3}) == (model, BATCH, 3)
+
+
+def test_a_decorated_method_gets_the_batch():
+    model = Module()
+    assert Step(model, model.decorated)(BATCH, {})["metrics"]["batch"] is BATCH
+
+
+def test_a_function_that_holds_its_model_gets_the_batch():
+    assert Step(nn.Linear(1, 1), lambda batch: batch)(BATCH, {}) is BATCH
+
+
+def test_bound_arguments_and_defaults_are_left_alone():
+    def step(model, batch, scale, *, power=2, epoch):
+        return batch, scale, power, epoch
+
+    bound = Step(nn.Linear(1, 1), functools.partial(step, scale=3))
+    assert bound(BATCH, {"epoch": 4}) == (BATCH, 3, 2, 4)
+    assert bound.name == "step"
+
+
+def test_a_step_of_any_arguments_gets_model_and_batch():
+    model = nn.Linear(1, 1)
+    assert Step(model, lambda *args, **kwargs: (args, kwargs))(BATCH, {}) == ((model, BATCH), {})
+
+
+def test_all_names_can_be_asked_for():
+    def step(model, batch, *, batch_idx, epoch, global_step, evaluation, hiddens, optimizers):
+        raise NotImplementedError
+
+    assert set(Step(nn.Linear(1, 1), step).names) == {
+        "batch_idx",
+        "epoch",
+        "global_step",
+        "evaluation",
+        "hiddens",
+        "optimizers",
+    }
+
+
+def required_too_much(model, batch, batch_index):
+    raise NotImplementedError
+
+
+def nothing():
+    raise NotImplementedError
+
+
+def positional_only(model, batch, epoch, /):
+    raise NotImplementedError
+
+
+def keyword_required(model, batch, *, temperature):
+    raise NotImplementedError
+
+
+NAMES = "`batch_idx`, `epoch`, `global_step`, `evaluation`, `hiddens`, `optimizers`"
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            required_too_much,
+            f"expected a step of (model, batch) and any of {NAMES}, got `required_too_much` which requires "
+            "`model`, `batch`, `batch_index`  [step_signature]\n  help: rename `batch_index` to `batch_idx`",
+        ),
+        (
+            nothing,
+            f"expected a step of (model, batch) and any of {NAMES}, got `nothing` which requires none"
+            "  [step_signature]\n"
+            "  help: give the others defaults, or bind them: `functools.partial(step, name=value)`",
+        ),
+        (
+            keyword_required,
+            f"expected a step of (model, batch) and any of {NAMES}, got `keyword_required` which requires "
+            "`model`, `batch`, `temperature`  [step_signature]\n"
+            "  help: give the others defaults, or bind them: `functools.partial(step, name=value)`",
+        ),
+        (
+            positional_only,
+            "expected `epoch` of `positional_only` as a keyword, got it before a `/`  [step_signature]\n"
+            "  help: move it behind the `/`: `def positional_only(model, batch, /, epoch)`",
+        ),
+        (
+            3,
+            "expected a function or a method as step, got int 3  [step_signature]\n  help: pass the function itself",
+        ),
+        (
+            Module,
+            "expected a function or a method as step, got class 'Module'  [step_signature]\n"
+            "  help: pass the function itself",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_called_is_refused_at_the_start(step, message):
+    with pytest.raises(LoopError) as caught:
+        Step(nn.Linear(1, 1), step)
+    assert str(caught.value) == message
+
+
+def test_a_method_that_requires_more_than_the_batch_is_refused():
+    model = Module()
+    with pytest.raises(LoopError, match=r"expected a step of \(batch\)") as caught:
+        Step(model, model.two_batches)
+    assert caught.value.code == "step_signature"
