@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from strictstep.loop.step import Step
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of, plainly_checked
 from strictstep.schema.describe import describe
-from strictstep.schema.errors import StepOutputError
+from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import SkippedStep
 
 Outcome = tuple[AnyOutput | Exception, Tensor | None]
@@ -102,9 +102,7 @@ class CheckedStep:
         return Origin(self.step.function, self.call.stage, epoch, batch_idx, evaluation)
 
 
-def call_for(
-    stage: Literal["training", "manual"], step: Step, schema: type[AnyOutput] | None, strict: bool, on_none: OnNone
-) -> Call:
+def call_for(stage: Stage, step: Step, schema: type[AnyOutput] | None, strict: bool, on_none: OnNone) -> Call:
     """What the returns of a step are checked against.
 
     Raises:

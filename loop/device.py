@@ -26,10 +26,10 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         (True, False)
     """
     if device is None:
-        return batch if type(batch) is Tensor or _is_flat(batch) else _walked(batch, _as_it_is)
+        return batch if type(batch) is Tensor or _is_flat(batch) else walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.
     non_blocking = device.type != "cpu"
-    return _walked(batch, lambda leaf: _to(leaf, device, non_blocking))
+    return walked(batch, lambda leaf: _to(leaf, device, non_blocking))
 
 
 def _is_flat(batch: Any) -> bool:
@@ -59,18 +59,24 @@ def versions(batch: Any) -> list[int]:
     return [tensor._version for tensor in tensors_in(batch) if not tensor.is_inference()]
 
 
-def _walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The same lists, tuples and dicts, made anew, with `leaf(x)` for everything else.
+
+    Example:
+        >>> walked({"x": [1, 2]}, lambda leaf: leaf + 1)
+        {'x': [2, 3]}
+    """
     kind: Any = type(value)
     if kind is Tensor:
         return leaf(value)
     if kind is tuple:
-        return tuple([_walked(child, leaf) for child in value])
+        return tuple([walked(child, leaf) for child in value])
     if kind is list:
-        return [_walked(child, leaf) for child in value]
+        return [walked(child, leaf) for child in value]
     if kind in _DICTS:
-        return kind((key, _walked(child, leaf)) for key, child in value.items())
+        return kind((key, walked(child, leaf)) for key, child in value.items())
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "to"):
-        return kind._make(_walked(child, leaf) for child in value)
+        return kind._make(walked(child, leaf) for child in value)
     return leaf(value)
 
 
