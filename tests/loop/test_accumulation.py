@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -15,25 +16,25 @@ from strictstep.schema import SkippedStep
 RAGGED = [8, 3, 5, 1, 7, 2, 8]
 
 
-def loss_of(model, batch):
+def loss_of(model: Any, batch: Any) -> Any:
     x, y = batch
     return (model(x) - y).pow(2).mean()
 
 
-def joined(batches):
+def joined(batches: Any) -> Any:
     return tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
 
 
-def windows(batches, size):
+def windows(batches: Any, size: Any) -> Any:
     return [batches[at : at + size] for at in range(0, len(batches), size)]
 
 
-def recording(kind, gradients, **options):
+def recording(kind: Any, gradients: Any, **options: Any) -> Any:
     """An optimizer of a kind that keeps the gradients and parameters of each evaluation."""
 
     class Recording(kind):
-        def step(self, closure=None):
-            def recorded():
+        def step(self, closure: Any = None) -> Any:
+            def recorded() -> Any:
                 loss = closure()
                 parameters = [p for group in self.param_groups for p in group["params"]]
                 gradients.append([(p.detach().clone(), p.grad.clone()) for p in parameters])
@@ -47,8 +48,8 @@ def recording(kind, gradients, **options):
 @pytest.mark.parametrize("accumulation", [1, 2, 5])
 @pytest.mark.parametrize("kind", ["LBFGS", "SAM"])
 def test_the_gradient_of_every_evaluation_is_that_of_the_whole_window(
-    model, make_batch, training_step, optimizers, kind, accumulation
-):
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any, kind: Any, accumulation: Any
+) -> None:
     seen, expected = [], []
     optimizer = (
         recording(LBFGS, seen, max_iter=4, line_search_fn="strong_wolfe")
@@ -73,12 +74,12 @@ def test_the_gradient_of_every_evaluation_is_that_of_the_whole_window(
             torch.testing.assert_close(recorded, gradient, rtol=1e-9, atol=1e-9)
 
 
-def trained_by_torch(model, batches, make_optimizer, loss_of=loss_of, steps=20):
+def trained_by_torch(model: Any, batches: Any, make_optimizer: Any, loss_of: Any = loss_of, steps: Any = 20) -> Any:
     """Train with the plainest closure loop on whole batches."""
     optimizer = make_optimizer(model.parameters())
     for batch in itertools.islice(itertools.cycle(batches), steps):
 
-        def closure(batch=batch):
+        def closure(batch: Any = batch) -> Any:
             optimizer.zero_grad()
             loss = loss_of(model, batch)
             loss.backward()
@@ -88,12 +89,12 @@ def trained_by_torch(model, batches, make_optimizer, loss_of=loss_of, steps=20):
     return list(model.parameters())
 
 
-def trained_by_windows(optimization, windows, steps=20):
+def trained_by_windows(optimization: Any, windows: Any, steps: Any = 20) -> Any:
     for window in itertools.islice(itertools.cycle(windows), steps):
         optimization.step_window(window)
 
 
-def assert_equal_training(model, parameters):
+def assert_equal_training(model: Any, parameters: Any) -> Any:
     for own, expected in zip(model.parameters(), parameters, strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
 
@@ -106,7 +107,9 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("accumulation", [2, 3, 5])
-def test_accumulated_training_equals_large_batch_training(model, make_batch, training_step, kind, accumulation):
+def test_accumulated_training_equals_large_batch_training(
+    model: Any, make_batch: Any, training_step: Any, kind: Any, accumulation: Any
+) -> None:
     grouped = windows([make_batch(n, seed) for seed, n in enumerate(RAGGED)], accumulation)
     other = copy.deepcopy(model)
     trained_by_windows(AutomaticOptimization(model, training_step, OPTIMIZERS[kind](model.parameters())), grouped)
@@ -114,8 +117,8 @@ def test_accumulated_training_equals_large_batch_training(model, make_batch, tra
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_skipped_micro_batches_count_nothing(model, make_batch, kind):
-    def step(model, batch):
+def test_skipped_micro_batches_count_nothing(model: Any, make_batch: Any, kind: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
         return SkippedStep(reason="odd") if len(batch[0]) % 2 else loss_of(model, batch)
 
     grouped = windows([make_batch(n, seed) for seed, n in enumerate([8, 3, 6, 1, 7, 2, 4, 5])], 4)
@@ -129,12 +132,12 @@ def test_skipped_micro_batches_count_nothing(model, make_batch, kind):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_token_weights_need_only_a_function_of_the_batch(model, make_batch, kind):
-    def masked_loss(model, batch):
+def test_token_weights_need_only_a_function_of_the_batch(model: Any, make_batch: Any, kind: Any) -> None:
+    def masked_loss(model: Any, batch: Any) -> Any:
         x, y, mask = batch
         return ((model(x) - y).pow(2) * mask).sum() / mask.sum()
 
-    def masked(n, seed):
+    def masked(n: Any, seed: Any) -> Any:
         mask = (torch.rand(n, 1, generator=torch.Generator().manual_seed(seed)) > 0.4).double()
         mask[0] = 1
         return *make_batch(n, seed), mask
@@ -148,8 +151,8 @@ def test_token_weights_need_only_a_function_of_the_batch(model, make_batch, kind
     assert_equal_training(model, trained_by_torch(other, whole, OPTIMIZERS[kind], masked_loss))
 
 
-def test_lbfgs_accumulates_as_on_the_whole_batch(model, make_batch, training_step):
-    def make_optimizer(parameters):
+def test_lbfgs_accumulates_as_on_the_whole_batch(model: Any, make_batch: Any, training_step: Any) -> None:
+    def make_optimizer(parameters: Any) -> Any:
         return LBFGS(parameters, lr=0.5, max_iter=3)
 
     window = [make_batch(n, seed) for seed, n in enumerate([8, 3, 5])]
@@ -158,7 +161,7 @@ def test_lbfgs_accumulates_as_on_the_whole_batch(model, make_batch, training_ste
     assert_equal_training(model, trained_by_torch(other, [joined(window)], make_optimizer))
 
 
-def test_the_loss_is_reported_as_it_was_returned(model, make_batch, training_step):
+def test_the_loss_is_reported_as_it_was_returned(model: Any, make_batch: Any, training_step: Any) -> None:
     batches = [make_batch(n, seed) for seed, n in enumerate([6, 2])]
     expected = [loss_of(model, batch).detach() for batch in batches]
     report = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step_window(batches)
@@ -168,10 +171,10 @@ def test_the_loss_is_reported_as_it_was_returned(model, make_batch, training_ste
     assert report.output is report.outputs[-1]
 
 
-def test_a_hook_on_the_loss_alone_sees_the_factor(model, make_batch):
+def test_a_hook_on_the_loss_alone_sees_the_factor(model: Any, make_batch: Any) -> None:
     seen = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         loss = loss_of(model, batch)
         loss.register_hook(lambda gradient: seen.append(gradient.item()))
         return loss
@@ -182,7 +185,7 @@ def test_a_hook_on_the_loss_alone_sees_the_factor(model, make_batch):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_window_that_is_skipped_steps_nothing(model, make_batch, optimizers, size):
+def test_a_window_that_is_skipped_steps_nothing(model: Any, make_batch: Any, optimizers: Any, size: Any) -> None:
     before = [parameter.clone() for parameter in model.parameters()]
     optimizer = optimizers.MovesWithoutGradients(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
@@ -193,13 +196,15 @@ def test_a_window_that_is_skipped_steps_nothing(model, make_batch, optimizers, s
     assert all(map(torch.equal, model.parameters(), before))
 
 
-def test_adam_state_does_not_move_in_a_skip(model, make_batch):
+def test_adam_state_does_not_move_in_a_skip(model: Any, make_batch: Any) -> None:
     optimizer = AdamW(model.parameters())
     AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer).step(make_batch())
     assert not optimizer.state
 
 
-def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(model, make_batch, optimizers):
+def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(
+    model: Any, make_batch: Any, optimizers: Any
+) -> None:
     optimizer = optimizers.SwallowsEverything(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
     with pytest.raises(LoopError, match=r"`SwallowsEverything\.step` to end") as caught:
@@ -207,7 +212,7 @@ def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(model, make_
     assert caught.value.code == "skip_swallowed"
 
 
-def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model, make_batch):
+def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model: Any, make_batch: Any) -> None:
     optimization = AutomaticOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), SGD(model.parameters(), lr=0.1)
     )
@@ -218,10 +223,10 @@ def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model, make_
     assert closure.take(stepped=False).skipped == 1
 
 
-def test_later_evaluations_replay_only_those_that_contributed(model, make_batch):
+def test_later_evaluations_replay_only_those_that_contributed(model: Any, make_batch: Any) -> None:
     seen = []
 
-    def step(model, batch, evaluation, batch_idx):
+    def step(model: Any, batch: Any, evaluation: Any, batch_idx: Any) -> Any:
         seen.append((evaluation, batch_idx))
         return SkippedStep(reason="odd") if batch_idx == 11 else loss_of(model, batch)
 
@@ -231,16 +236,16 @@ def test_later_evaluations_replay_only_those_that_contributed(model, make_batch)
     assert seen[3:5] == [(1, 10), (1, 12)]
 
 
-def test_an_empty_window_is_an_error(model, training_step):
+def test_an_empty_window_is_an_error(model: Any, training_step: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step_window([])
     assert caught.value.code == "window_empty"
 
 
-def test_hiddens_are_for_a_window_of_one_chunk(model, make_batch):
+def test_hiddens_are_for_a_window_of_one_chunk(model: Any, make_batch: Any) -> None:
     seen = []
 
-    def step(model, batch, hiddens):
+    def step(model: Any, batch: Any, hiddens: Any) -> Any:
         seen.append(hiddens)
         return {"loss": loss_of(model, batch), "hiddens": model(batch[0])}
 
@@ -253,7 +258,7 @@ def test_hiddens_are_for_a_window_of_one_chunk(model, make_batch):
     assert caught.value.code == "hiddens_with_accumulation"
 
 
-def test_gradients_are_clipped_at_each_evaluation_and_only_those_of_the_optimizer(make_batch):
+def test_gradients_are_clipped_at_each_evaluation_and_only_those_of_the_optimizer(make_batch: Any) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64))
     seen, batch = [], make_batch()
@@ -268,7 +273,7 @@ def test_gradients_are_clipped_at_each_evaluation_and_only_those_of_the_optimize
         assert clipped.item() == pytest.approx(0.01, rel=1e-3)
 
 
-def test_an_infinite_norm_measures_without_clipping(model, make_batch, training_step):
+def test_an_infinite_norm_measures_without_clipping(model: Any, make_batch: Any, training_step: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     optimizer = SGD(model.parameters(), lr=0.1)
     report = AutomaticOptimization(model, training_step, optimizer, max_grad_norm=float("inf")).step(batch)
@@ -278,7 +283,7 @@ def test_an_infinite_norm_measures_without_clipping(model, make_batch, training_
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), "1", True])
-def test_a_wrong_clipping_norm_is_refused_at_the_start(model, training_step, wrong):
+def test_a_wrong_clipping_norm_is_refused_at_the_start(model: Any, training_step: Any, wrong: Any) -> None:
     with pytest.raises(LoopError, match="as `max_grad_norm`") as caught:
         AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), max_grad_norm=wrong)
     assert caught.value.code == "option"

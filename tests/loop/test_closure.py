@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -13,21 +14,21 @@ from strictstep.loop import AutomaticOptimization, ClosureNotCalledError, LoopEr
 from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput
 
 
-def parameters_of(model):
+def parameters_of(model: Any) -> Any:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def assert_same(model, parameters):
+def assert_same(model: Any, parameters: Any) -> Any:
     for now, before in zip(model.parameters(), parameters, strict=True):
         assert torch.equal(now, before)
 
 
-def loss_of(model, batch):
+def loss_of(model: Any, batch: Any) -> Any:
     x, y = batch
     return (model(x) - y).pow(2).mean()
 
 
-def test_sgd_takes_the_step_that_torch_takes(model, make_batch, training_step):
+def test_sgd_takes_the_step_that_torch_takes(model: Any, make_batch: Any, training_step: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step(batch)
     loss_of(other, batch).backward()
@@ -35,7 +36,7 @@ def test_sgd_takes_the_step_that_torch_takes(model, make_batch, training_step):
     assert_same(model, parameters_of(other))
 
 
-def test_lbfgs_reports_the_loss_before_the_step(model, make_batch, training_step):
+def test_lbfgs_reports_the_loss_before_the_step(model: Any, make_batch: Any, training_step: Any) -> None:
     batch = make_batch()
     before = loss_of(model, batch).detach()
     report = AutomaticOptimization(model, training_step, LBFGS(model.parameters(), max_iter=5)).step(batch)
@@ -45,17 +46,17 @@ def test_lbfgs_reports_the_loss_before_the_step(model, make_batch, training_step
     assert report.evaluations > 1
 
 
-def test_evaluations_are_counted(model, make_batch, training_step, optimizers):
+def test_evaluations_are_counted(model: Any, make_batch: Any, training_step: Any, optimizers: Any) -> None:
     optimization = AutomaticOptimization(model, training_step, optimizers.CallsTwice(model.parameters(), lr=0.1))
     report = optimization.step(make_batch())
     assert (report.evaluations, len(report.outputs), report.stepped, report.skipped) == (2, 1, True, 0)
     assert optimization.global_step == 1
 
 
-def test_a_step_can_ask_which_evaluation_it_is(model, make_batch):
+def test_a_step_can_ask_which_evaluation_it_is(model: Any, make_batch: Any) -> None:
     seen = []
 
-    def step(model, batch, evaluation):
+    def step(model: Any, batch: Any, evaluation: Any) -> Any:
         seen.append(evaluation)
         return loss_of(model, batch)
 
@@ -65,14 +66,16 @@ def test_a_step_can_ask_which_evaluation_it_is(model, make_batch):
 
 
 @pytest.mark.parametrize("name", ["CallsUnderNoGrad", "CallsUnderInferenceMode", "KeywordOnly", "PassesOn"])
-def test_the_closure_makes_gradients_whatever_mode_it_is_called_in(model, make_batch, training_step, optimizers, name):
+def test_the_closure_makes_gradients_whatever_mode_it_is_called_in(
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any, name: Any
+) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     AutomaticOptimization(model, training_step, getattr(optimizers, name)(model.parameters(), lr=0.1)).step(batch)
     AutomaticOptimization(other, training_step, SGD(other.parameters(), lr=0.1)).step(batch)
     assert_same(model, parameters_of(other))
 
 
-def test_the_closure_returns_a_detached_scalar(model, make_batch, training_step):
+def test_the_closure_returns_a_detached_scalar(model: Any, make_batch: Any, training_step: Any) -> None:
     batch = make_batch()
     closure = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).closure([batch])
     loss = closure()
@@ -80,8 +83,8 @@ def test_the_closure_returns_a_detached_scalar(model, make_batch, training_step)
 
 
 def test_an_optimizer_without_closure_parameter_gets_its_closure_run_first(
-    model, make_batch, training_step, optimizers
-):
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any
+) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     optimizer = optimizers.WithoutClosure(model.parameters(), lr=0.1)
     assert AutomaticOptimization(model, training_step, optimizer).step(batch).stepped
@@ -89,7 +92,9 @@ def test_an_optimizer_without_closure_parameter_gets_its_closure_run_first(
     assert_same(model, parameters_of(other))
 
 
-def test_a_scheduler_that_patched_the_instance_does_not_hide_the_closure_parameter(model, make_batch, training_step):
+def test_a_scheduler_that_patched_the_instance_does_not_hide_the_closure_parameter(
+    model: Any, make_batch: Any, training_step: Any
+) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     optimization = AutomaticOptimization(model, training_step, optimizer)
@@ -97,7 +102,9 @@ def test_a_scheduler_that_patched_the_instance_does_not_hide_the_closure_paramet
     scheduler.step()  # it warns if the step has not gone through the instance
 
 
-def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(model, make_batch, training_step, optimizers):
+def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any
+) -> None:
     before = parameters_of(model)
     optimization = AutomaticOptimization(model, training_step, optimizers.NeverCalls(model.parameters(), lr=0.1))
     with pytest.raises(ClosureNotCalledError) as caught:
@@ -110,7 +117,7 @@ def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(model, make
     assert_same(model, before)
 
 
-def test_a_report_is_taken_once(model, make_batch, training_step):
+def test_a_report_is_taken_once(model: Any, make_batch: Any, training_step: Any) -> None:
     optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1))
     closure = optimization.closure([make_batch()])
     with pytest.raises(ClosureNotCalledError):
@@ -123,7 +130,9 @@ def test_a_report_is_taken_once(model, make_batch, training_step):
         assert caught.value.code == "closure_taken"
 
 
-def test_a_closure_that_is_called_late_is_refused(model, make_batch, training_step, optimizers):
+def test_a_closure_that_is_called_late_is_refused(
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any
+) -> None:
     optimization = AutomaticOptimization(model, training_step, optimizers.CallsLate(model.parameters(), lr=0.1))
     with pytest.raises(ClosureNotCalledError):
         optimization.step(make_batch())
@@ -132,8 +141,10 @@ def test_a_closure_that_is_called_late_is_refused(model, make_batch, training_st
     assert caught.value.code in ("closure_taken", "gradients_before_closure")
 
 
-def test_an_exception_that_the_optimizer_swallowed_is_raised_again(model, make_batch, optimizers):
-    def step(model, batch):
+def test_an_exception_that_the_optimizer_swallowed_is_raised_again(
+    model: Any, make_batch: Any, optimizers: Any
+) -> None:
+    def step(model: Any, batch: Any) -> Any:
         raise KeyError("label")
 
     optimization = AutomaticOptimization(model, step, optimizers.SwallowsErrors(model.parameters(), lr=0.1))
@@ -144,9 +155,9 @@ def test_an_exception_that_the_optimizer_swallowed_is_raised_again(model, make_b
     assert_same(model, before)
 
 
-def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch, optimizers):
+def test_a_later_evaluation_that_raises_leaves_no_stale_result(model: Any, make_batch: Any, optimizers: Any) -> None:
     class SwallowsTheSecond(SGD):
-        def step(self, closure=None):
+        def step(self, closure: Any = None) -> Any:
             with torch.enable_grad():
                 closure()
                 try:
@@ -155,7 +166,7 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch
                     return
             return
 
-    def step(model, batch, evaluation):
+    def step(model: Any, batch: Any, evaluation: Any) -> Any:
         if evaluation:
             raise ValueError("second")
         return loss_of(model, batch)
@@ -166,8 +177,8 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model, make_batch
 
 
 def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name(
-    model, make_batch, training_step, optimizers
-):
+    model: Any, make_batch: Any, training_step: Any, optimizers: Any
+) -> None:
     optimization = AutomaticOptimization(model, training_step, optimizers.SAMAsCommonlyWritten(model.parameters()))
     for seed in (0, 1):  # the second time there would be stale gradients to serve
         with pytest.raises(LoopError, match=r"`SAMAsCommonlyWritten\.step` to call its closure before") as caught:
@@ -175,7 +186,7 @@ def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name
         assert caught.value.code == "gradients_before_closure"
 
 
-def test_gradients_are_none_after_a_step_also_those_of_parameters_that_are_not_the_optimizers(make_batch):
+def test_gradients_are_none_after_a_step_also_those_of_parameters_that_are_not_the_optimizers(make_batch: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64))
     optimization = AutomaticOptimization(model, loss_of, SGD(model[1].parameters(), lr=0.1))
     before = parameters_of(model[0])
@@ -184,7 +195,7 @@ def test_gradients_are_none_after_a_step_also_those_of_parameters_that_are_not_t
     assert_same(model[0], before)
 
 
-def test_gradients_left_by_others_are_not_counted(model, make_batch, training_step):
+def test_gradients_left_by_others_are_not_counted(model: Any, make_batch: Any, training_step: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     loss_of(model, make_batch(seed=5)).backward()
     for one in (model, other):
@@ -192,11 +203,11 @@ def test_gradients_left_by_others_are_not_counted(model, make_batch, training_st
     assert_same(model, parameters_of(other))
 
 
-def test_a_logged_parameter_shows_its_value_before_the_step(make_batch):
+def test_a_logged_parameter_shows_its_value_before_the_step(make_batch: Any) -> None:
     model = nn.Linear(3, 1, dtype=torch.float64)
     before = model.bias.detach().clone()
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         return {
             "loss": loss_of(model, batch),
             "log": {"bias": model.bias, "first": model.weight[0, 1]},
@@ -213,7 +224,7 @@ def test_a_logged_parameter_shows_its_value_before_the_step(make_batch):
     assert torch.equal(report.output.metrics["weight"], weight)
 
 
-def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step():
+def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step() -> None:
     model = nn.Linear(2, 1)
     before = model.weight[0, 0].item()
     report = AutomaticOptimization(
@@ -223,10 +234,10 @@ def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step():
     assert model.weight[0, 0].item() == pytest.approx(before - 1)
 
 
-def test_a_returned_model_is_not_mutated(model, make_batch):
+def test_a_returned_model_is_not_mutated(model: Any, make_batch: Any) -> None:
     kept = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         kept.append(TrainingOutput(loss=loss_of(model, batch), log={"bias": model.bias}))
         return kept[-1]
 
@@ -237,10 +248,10 @@ def test_a_returned_model_is_not_mutated(model, make_batch):
     assert report.output.log["bias"] != kept[0].log["bias"]
 
 
-def test_a_wrong_output_at_the_first_evaluation_changes_nothing(model, make_batch):
+def test_a_wrong_output_at_the_first_evaluation_changes_nothing(model: Any, make_batch: Any) -> None:
     calls = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         calls.append(1)
         return loss_of(model, batch).item() if len(calls) == 2 else loss_of(model, batch)
 
@@ -257,8 +268,8 @@ def test_a_wrong_output_at_the_first_evaluation_changes_nothing(model, make_batc
     assert (optimization.global_step, optimization.batches_seen) == (0, 0)
 
 
-def test_a_wrong_output_at_a_later_evaluation_says_where_the_parameters_stand(model, make_batch):
-    def step(model, batch, evaluation):
+def test_a_wrong_output_at_a_later_evaluation_says_where_the_parameters_stand(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any, evaluation: Any) -> Any:
         return "warm" if evaluation == 2 else loss_of(model, batch)
 
     optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
@@ -271,8 +282,8 @@ def test_a_wrong_output_at_a_later_evaluation_says_where_the_parameters_stand(mo
     assert optimization.global_step == 0
 
 
-def test_user_exceptions_gain_a_note_with_epoch_and_batch(model, make_batch):
-    def broken_step(model, batch):
+def test_user_exceptions_gain_a_note_with_epoch_and_batch(model: Any, make_batch: Any) -> None:
+    def broken_step(model: Any, batch: Any) -> Any:
         raise KeyError("label")
 
     optimization = AutomaticOptimization(model, broken_step, SGD(model.parameters(), lr=0.1))
@@ -281,8 +292,8 @@ def test_user_exceptions_gain_a_note_with_epoch_and_batch(model, make_batch):
     assert caught.value.__notes__ == ["in training step `broken_step`, epoch 2, batch 17"]
 
 
-def test_stop_iteration_from_the_step_is_an_error_that_names_it(model, make_batch):
-    def exhausted_step(model, batch):
+def test_stop_iteration_from_the_step_is_an_error_that_names_it(model: Any, make_batch: Any) -> None:
+    def exhausted_step(model: Any, batch: Any) -> Any:
         return next(iter(()))
 
     optimization = AutomaticOptimization(model, exhausted_step, SGD(model.parameters(), lr=0.1))
@@ -292,10 +303,10 @@ def test_stop_iteration_from_the_step_is_an_error_that_names_it(model, make_batc
 
 
 @pytest.mark.parametrize("saves_nothing", [False, True])
-def test_the_same_loss_twice_is_an_error(model, make_batch, saves_nothing):
+def test_the_same_loss_twice_is_an_error(model: Any, make_batch: Any, saves_nothing: Any) -> None:
     kept = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         if not kept:
             kept.append(model.weight.sum() if saves_nothing else loss_of(model, batch))
         return kept[0]
@@ -309,10 +320,10 @@ def test_the_same_loss_twice_is_an_error(model, make_batch, saves_nothing):
     assert_same(model, before)
 
 
-def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model, make_batch):
+def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model: Any, make_batch: Any) -> None:
     state = [torch.zeros((), dtype=torch.float64)]
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         state[0] = state[0] + loss_of(model, batch)
         return state[0]
 
@@ -323,7 +334,7 @@ def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model, m
     assert caught.value.code == "graph_used_twice"
 
 
-def test_a_window_that_gives_no_gradient_is_an_error(model, make_batch):
+def test_a_window_that_gives_no_gradient_is_an_error(model: Any, make_batch: Any) -> None:
     elsewhere = nn.Parameter(torch.ones((), dtype=torch.float64))
     optimization = AutomaticOptimization(model, lambda model, batch: elsewhere * 2, SGD(model.parameters(), lr=0.1))
     with pytest.raises(LoopError, match="got no gradient in any") as caught:
@@ -332,7 +343,7 @@ def test_a_window_that_gives_no_gradient_is_an_error(model, make_batch):
     assert optimization.global_step == 0
 
 
-def test_nothing_to_train_is_refused_at_the_start(model, training_step):
+def test_nothing_to_train_is_refused_at_the_start(model: Any, training_step: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     model.requires_grad_(False)
     with pytest.raises(LoopError) as caught:
@@ -340,10 +351,10 @@ def test_nothing_to_train_is_refused_at_the_start(model, training_step):
     assert caught.value.code == "nothing_to_train"
 
 
-def test_after_a_step_graph_and_output_are_gone(model, make_batch):
+def test_after_a_step_graph_and_output_are_gone(model: Any, make_batch: Any) -> None:
     losses = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         loss = loss_of(model, batch)
         losses.append(weakref.ref(loss))
         return {"loss": loss}
@@ -363,8 +374,8 @@ def test_after_a_step_graph_and_output_are_gone(model, make_batch):
         gc.enable()
 
 
-def test_a_skip_at_a_later_evaluation_is_an_error(model, make_batch):
-    def step(model, batch, evaluation):
+def test_a_skip_at_a_later_evaluation_is_an_error(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any, evaluation: Any) -> Any:
         return SkippedStep(reason="bored") if evaluation else loss_of(model, batch)
 
     optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
@@ -373,8 +384,10 @@ def test_a_skip_at_a_later_evaluation_is_an_error(model, make_batch):
     assert caught.value.code == "skipped_later"
 
 
-def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_again(model, make_batch):
-    def noisy_step(model, batch):
+def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_again(
+    model: Any, make_batch: Any
+) -> None:
+    def noisy_step(model: Any, batch: Any) -> Any:
         batch[0].add_(1.0)
         return loss_of(model, batch)
 
@@ -384,8 +397,8 @@ def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_ag
     assert caught.value.code == "window_changed"
 
 
-def test_each_evaluation_gets_containers_of_its_own(model, make_batch):
-    def step(model, batch):
+def test_each_evaluation_gets_containers_of_its_own(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
         return loss_of(model, (batch.pop("x"), batch["more"].pop()))
 
     x, y = make_batch()

@@ -1,6 +1,7 @@
 """Batches at their device, and the engine's seam."""
 
 from collections import OrderedDict, namedtuple
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ Pair = namedtuple("Pair", "x names")
 META = torch.device("meta")
 
 
-def test_nested_batches_move_and_keep_their_containers():
+def test_nested_batches_move_and_keep_their_containers() -> None:
     packed = pack_sequence([torch.zeros(2)])
     batch = {"pair": Pair(torch.zeros(2), ["a"]), "more": OrderedDict(list=[torch.zeros(1), 3]), "packed": packed}
     there = moved(batch, META)
@@ -29,7 +30,7 @@ def test_nested_batches_move_and_keep_their_containers():
     assert batch["pair"].x.device.type == "cpu"
 
 
-def test_without_a_device_tensors_stay_what_they_are():
+def test_without_a_device_tensors_stay_what_they_are() -> None:
     x = torch.zeros(2)
     assert moved(x, None) is x
     assert moved((x, x), None) == (x, x)
@@ -38,7 +39,7 @@ def test_without_a_device_tensors_stay_what_they_are():
     assert (fresh[0] is x, fresh[1]["y"] is x, fresh is batch, fresh[1] is batch[1]) == (True, True, False, False)
 
 
-def test_what_names_no_device_is_refused_at_the_start(model):
+def test_what_names_no_device_is_refused_at_the_start(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, lambda model, batch: None, SGD(model.parameters(), lr=0.1), device="gpu0")
     assert str(caught.value) == (
@@ -55,27 +56,29 @@ class Recording(SingleProcess):
         self.asked = []
         self.skips = skips
 
-    def wrap(self, step):
-        def wrapped(batch, named):
+    def wrap(self, step: Any) -> Any:
+        def wrapped(batch: Any, named: Any) -> Any:
             self.asked.append("step")
             return step(batch, named)
 
         return wrapped
 
-    def agree(self, outcome):
+    def agree(self, outcome: Any) -> Any:
         self.asked.append("agree")
         return SkippedStep(reason="rank 1") if self.asked.count("agree") in self.skips else outcome
 
-    def total_weight(self, weights):
+    def total_weight(self, weights: Any) -> Any:
         self.asked.append(f"total {weights}")
         return super().total_weight(weights)
 
-    def backward(self, loss, factor):
+    def backward(self, loss: Any, factor: Any) -> None:
         self.asked.append(f"backward {factor}")
         super().backward(loss, factor)
 
 
-def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(model, make_batch, training_step):
+def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(
+    model: Any, make_batch: Any, training_step: Any
+) -> None:
     engine = Recording()
     optimizer = SGD(model.parameters(), lr=0.1)
     AutomaticOptimization(model, training_step, optimizer, engine=engine).step_window([make_batch(6), make_batch(2)])
@@ -86,7 +89,7 @@ def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(model, m
     ]
 
 
-def test_a_skip_that_ranks_agree_on_is_a_skip(model, make_batch, training_step):
+def test_a_skip_that_ranks_agree_on_is_a_skip(model: Any, make_batch: Any, training_step: Any) -> None:
     engine = Recording(skips=(1,))
     optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), engine=engine)
     expected = model.weight - 0.1 * torch.autograd.grad(training_step(model, make_batch(2))["loss"], model.weight)[0]
@@ -95,10 +98,10 @@ def test_a_skip_that_ranks_agree_on_is_a_skip(model, make_batch, training_step):
     torch.testing.assert_close(model.weight, expected)
 
 
-def test_an_error_goes_through_the_agreement_before_any_backward(model, make_batch):
+def test_an_error_goes_through_the_agreement_before_any_backward(model: Any, make_batch: Any) -> None:
     engine = Recording()
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         raise ValueError("broken")
 
     optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), engine=engine)

@@ -1,5 +1,7 @@
 """Rule 7: what is not finite is an error, a skip or kept; never hidden, and read late on an accelerator."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.optim import LBFGS, SGD
@@ -10,18 +12,18 @@ from strictstep.loop.finite import READ_EVERY, FiniteWatch, Origin
 from strictstep.schema import StepOutputError
 
 
-def loss_of(model, batch):
+def loss_of(model: Any, batch: Any) -> Any:
     x, y = batch
     return (model(x) - y).pow(2).mean()
 
 
-def spoiled_step(model, batch):
+def spoiled_step(model: Any, batch: Any) -> Any:
     loss = loss_of(model, batch)
     loss = loss * float("nan") if len(batch[0]) % 2 else loss
     return {"loss": loss, "log": {"part": loss, "size": len(batch[0])}}
 
 
-def test_a_loss_that_is_not_finite_is_an_error_before_anything_moves(model, make_batch):
+def test_a_loss_that_is_not_finite_is_an_error_before_anything_moves(model: Any, make_batch: Any) -> None:
     optimization = AutomaticOptimization(model, spoiled_step, SGD(model.parameters(), lr=0.1))
     before = [parameter.clone() for parameter in model.parameters()]
     with pytest.raises(StepOutputError) as caught:
@@ -37,7 +39,7 @@ def test_a_loss_that_is_not_finite_is_an_error_before_anything_moves(model, make
     assert all(map(torch.equal, model.parameters(), before))
 
 
-def test_skip_leaves_out_the_micro_batch_and_its_values(model, make_batch):
+def test_skip_leaves_out_the_micro_batch_and_its_values(model: Any, make_batch: Any) -> None:
     optimization = AutomaticOptimization(model, spoiled_step, SGD(model.parameters(), lr=0.1), on_non_finite="skip")
     batches = [make_batch(4), make_batch(3)]
     gradient = torch.autograd.grad(loss_of(model, batches[0]), model.weight)[0]
@@ -48,7 +50,7 @@ def test_skip_leaves_out_the_micro_batch_and_its_values(model, make_batch):
     torch.testing.assert_close(model.weight.detach(), expected)
 
 
-def test_keep_trains_on_and_hides_nothing(model, make_batch):
+def test_keep_trains_on_and_hides_nothing(model: Any, make_batch: Any) -> None:
     optimization = AutomaticOptimization(model, spoiled_step, SGD(model.parameters(), lr=0.1), on_non_finite="keep")
     report = optimization.step(make_batch(3))
     assert report.stepped
@@ -56,8 +58,8 @@ def test_keep_trains_on_and_hides_nothing(model, make_batch):
     assert model.weight.isnan().any()
 
 
-def test_later_evaluations_are_checked_too(model, make_batch):
-    def step(model, batch, evaluation):
+def test_later_evaluations_are_checked_too(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any, evaluation: Any) -> Any:
         return loss_of(model, batch) * (float("inf") if evaluation == 2 else 1.0)
 
     optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
@@ -67,11 +69,11 @@ def test_later_evaluations_are_checked_too(model, make_batch):
     assert "evaluation 3" in caught.value.__notes__[-1]
 
 
-def step_with_infinite_gradient(model, batch):
+def step_with_infinite_gradient(model: Any, batch: Any) -> Any:
     return (model(batch[0]) * 0).abs().sqrt().mean()
 
 
-def test_a_gradient_norm_that_is_not_finite_is_an_error_where_it_is_computed(model, make_batch):
+def test_a_gradient_norm_that_is_not_finite_is_an_error_where_it_is_computed(model: Any, make_batch: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(model, step_with_infinite_gradient, optimizer, max_grad_norm=1.0)
     before = [parameter.clone() for parameter in model.parameters()]
@@ -81,7 +83,7 @@ def test_a_gradient_norm_that_is_not_finite_is_an_error_where_it_is_computed(mod
     assert all(map(torch.equal, model.parameters(), before))
 
 
-def test_a_gradient_norm_that_is_not_finite_skips_the_window(model, make_batch):
+def test_a_gradient_norm_that_is_not_finite_skips_the_window(model: Any, make_batch: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(
         model, step_with_infinite_gradient, optimizer, max_grad_norm=1.0, on_non_finite="skip"
@@ -93,7 +95,7 @@ def test_a_gradient_norm_that_is_not_finite_skips_the_window(model, make_batch):
     assert all(map(torch.equal, model.parameters(), before))
 
 
-def test_an_unknown_policy_is_refused_at_the_start(model):
+def test_an_unknown_policy_is_refused_at_the_start(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, loss_of, SGD(model.parameters(), lr=0.1), on_non_finite="ignore")
     assert str(caught.value) == (
@@ -101,11 +103,11 @@ def test_an_unknown_policy_is_refused_at_the_start(model):
     )
 
 
-def origin(batch_idx):
+def origin(batch_idx: Any) -> Any:
     return Origin(loss_of, "training", 2, batch_idx, 0)
 
 
-def test_values_of_an_accelerator_wait_and_their_error_names_their_step():
+def test_values_of_an_accelerator_wait_and_their_error_names_their_step() -> None:
     watch = FiniteWatch("error")
     watch.wait(torch.tensor(1.0), "loss", origin(4))
     watch.wait(torch.tensor(float("nan")), "loss", origin(5))
@@ -115,7 +117,7 @@ def test_values_of_an_accelerator_wait_and_their_error_names_their_step():
     watch.read()  # nothing waits any more
 
 
-def test_so_many_values_wait_at_most():
+def test_so_many_values_wait_at_most() -> None:
     watch = FiniteWatch("error")
     for _ in range(READ_EVERY - 1):
         watch.wait(torch.tensor(float("inf")), "grad_norm", origin(0))
@@ -125,7 +127,7 @@ def test_so_many_values_wait_at_most():
 
 
 @pytest.mark.parametrize("policy", ["skip", "keep"])
-def test_nothing_waits_under_another_policy(policy):
+def test_nothing_waits_under_another_policy(policy: Any) -> None:
     watch = FiniteWatch(policy)
     watch.wait(torch.tensor(float("nan")), "loss", origin(0))
     watch.read()
@@ -140,7 +142,9 @@ class CountsReads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("policy", "reads"), [("error", 1), ("keep", 0)])
-def test_a_step_reads_one_value_on_the_cpu_and_none_without_the_check(model, make_batch, training_step, policy, reads):
+def test_a_step_reads_one_value_on_the_cpu_and_none_without_the_check(
+    model: Any, make_batch: Any, training_step: Any, policy: Any, reads: Any
+) -> None:
     batch = make_batch()
     optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), on_non_finite=policy)
     with CountsReads() as counter:

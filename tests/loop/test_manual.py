@@ -1,6 +1,7 @@
 """Manual optimization: the user steps, the return is checked, and what stepped is counted."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,12 @@ from strictstep.loop import LoopError, ManualOptimization
 from strictstep.schema import ManualOutput, SkippedStep, StepOutputError
 
 
-def loss_of(model, batch):
+def loss_of(model: Any, batch: Any) -> Any:
     x, y = batch
     return (model(x) - y).pow(2).mean()
 
 
-def train(model, batch, optimizer):
+def train(model: Any, batch: Any, optimizer: Any) -> Any:
     optimizer.zero_grad()
     loss = loss_of(model, batch)
     loss.backward()
@@ -24,7 +25,7 @@ def train(model, batch, optimizer):
     return loss
 
 
-def test_the_step_moves_the_parameters_itself(model, make_batch):
+def test_the_step_moves_the_parameters_itself(model: Any, make_batch: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     optimization = ManualOptimization(
         model, lambda model, batch, optimizers: train(model, batch, optimizers), SGD(model.parameters(), lr=0.1)
@@ -49,7 +50,7 @@ def test_the_step_moves_the_parameters_itself(model, make_batch):
         lambda loss: ManualOutput(loss=loss),
     ],
 )
-def test_every_manual_form_is_taken(model, make_batch, returned):
+def test_every_manual_form_is_taken(model: Any, make_batch: Any, returned: Any) -> None:
     optimization = ManualOptimization(
         model, lambda model, batch: returned(loss_of(model, batch)), SGD(model.parameters(), lr=0.1)
     )
@@ -58,10 +59,10 @@ def test_every_manual_form_is_taken(model, make_batch, returned):
     assert (report.stepped, report.skipped, optimization.global_step, optimization.batches_seen) == (False, 0, 0, 1)
 
 
-def test_optimizers_are_given_as_they_came(model, make_batch):
+def test_optimizers_are_given_as_they_came(model: Any, make_batch: Any) -> None:
     optimizers = {"a": SGD([model.weight], lr=0.1), "b": Adam([model.bias])}
 
-    def step(model, batch, optimizers, global_step, batch_idx):
+    def step(model: Any, batch: Any, optimizers: Any, global_step: Any, batch_idx: Any) -> Any:
         if batch_idx == 1:
             train(model, batch, optimizers["b"])
         return {"log": {"global_step": global_step}}
@@ -72,12 +73,12 @@ def test_optimizers_are_given_as_they_came(model, make_batch):
     assert [report.output.log["global_step"] for report in reports] == [0, 0, 1]
 
 
-def test_a_step_left_out_by_the_users_scaler_does_not_count(make_batch):
+def test_a_step_left_out_by_the_users_scaler_does_not_count(make_batch: Any) -> None:
     model = nn.Linear(3, 1)
     scaler = torch.amp.GradScaler("cpu")
     optimizer = SGD(model.parameters(), lr=0.1)
 
-    def step(model, batch, batch_idx):
+    def step(model: Any, batch: Any, batch_idx: Any) -> Any:
         loss = model(batch[0].float()).sum() * (float("inf") if batch_idx == 0 else 1.0)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -88,13 +89,13 @@ def test_a_step_left_out_by_the_users_scaler_does_not_count(make_batch):
     assert [optimization.step(make_batch()).stepped for _ in range(2)] == [False, True]
 
 
-def test_no_hook_stays_on_the_optimizers(model, make_batch):
+def test_no_hook_stays_on_the_optimizers(model: Any, make_batch: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     ManualOptimization(model, lambda model, batch: None, optimizer).step(make_batch())
     assert not optimizer._optimizer_step_post_hooks
 
 
-def test_a_skip_is_counted(model, make_batch):
+def test_a_skip_is_counted(model: Any, make_batch: Any) -> None:
     optimization = ManualOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), SGD(model.parameters(), lr=0.1)
     )
@@ -102,8 +103,8 @@ def test_a_skip_is_counted(model, make_batch):
     assert (report.skipped, report.stepped, report.loss) == (1, False, None)
 
 
-def test_a_wrong_output_after_a_step_says_that_it_stepped(model, make_batch):
-    def step(model, batch, optimizers):
+def test_a_wrong_output_after_a_step_says_that_it_stepped(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any, optimizers: Any) -> Any:
         return train(model, batch, optimizers).item()
 
     optimization = ManualOptimization(model, step, SGD(model.parameters(), lr=0.1))
@@ -114,7 +115,7 @@ def test_a_wrong_output_after_a_step_says_that_it_stepped(model, make_batch):
     assert (optimization.global_step, optimization.batches_seen) == (0, 0)
 
 
-def test_a_loss_that_is_not_finite_is_an_error(model, make_batch):
+def test_a_loss_that_is_not_finite_is_an_error(model: Any, make_batch: Any) -> None:
     optimization = ManualOptimization(
         model, lambda model, batch: loss_of(model, batch) * float("nan"), SGD(model.parameters(), lr=0.1)
     )
@@ -123,7 +124,7 @@ def test_a_loss_that_is_not_finite_is_an_error(model, make_batch):
     assert caught.value.problems[0].code == "loss_non_finite"
 
 
-def test_gradients_are_on_whatever_surrounds_the_step(model, make_batch):
+def test_gradients_are_on_whatever_surrounds_the_step(model: Any, make_batch: Any) -> None:
     optimization = ManualOptimization(
         model, lambda model, batch, optimizers: train(model, batch, optimizers), SGD(model.parameters(), lr=0.1)
     )
@@ -147,13 +148,13 @@ def test_gradients_are_on_whatever_surrounds_the_step(model, make_batch):
         ),
     ],
 )
-def test_what_is_no_optimizer_is_refused_at_the_start(model, optimizers, message):
+def test_what_is_no_optimizer_is_refused_at_the_start(model: Any, optimizers: Any, message: Any) -> None:
     with pytest.raises(LoopError) as caught:
         ManualOptimization(model, lambda model, batch: None, optimizers)
     assert str(caught.value) == message
 
 
-def test_fp16_is_refused_with_manual_optimization(model):
+def test_fp16_is_refused_with_manual_optimization(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         ManualOptimization(model, lambda model, batch: None, SGD(model.parameters(), lr=0.1), precision="fp16-mixed")
     assert caught.value.code == "fp16_with_manual"

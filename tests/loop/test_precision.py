@@ -1,5 +1,7 @@
 """Rule 8: autocast, and a scaler that gets its closure run first."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,27 +12,27 @@ from strictstep.schema import SkippedStep
 
 
 @pytest.fixture
-def model():
+def model() -> Any:
     torch.manual_seed(0)
     return nn.Linear(3, 1)
 
 
 @pytest.fixture
-def batch():
+def batch() -> Any:
     return torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 
 
-def square_step(model, batch):
+def square_step(model: Any, batch: Any) -> Any:
     return model(batch).float().pow(2).mean()
 
 
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16-mixed", torch.bfloat16), ("fp16-mixed", torch.float16)]
 )
-def test_the_step_runs_under_autocast_and_only_the_step(model, batch, precision, dtype):
+def test_the_step_runs_under_autocast_and_only_the_step(model: Any, batch: Any, precision: Any, dtype: Any) -> None:
     seen = []
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         seen.append(model(batch).dtype)
         return square_step(model, batch)
 
@@ -41,15 +43,15 @@ def test_the_step_runs_under_autocast_and_only_the_step(model, batch, precision,
     assert (optimization.scaler is None) == (precision != "fp16-mixed")
 
 
-def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model, batch):
+def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model: Any, batch: Any) -> None:
     seen = []
 
     class Recording(SGD):
-        def step(self, closure=None):
+        def step(self, closure: Any = None) -> Any:
             assert closure is None
             seen.extend(parameter.grad.clone() for parameter in self.param_groups[0]["params"])
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
             return square_step(model, batch)
 
@@ -65,7 +67,7 @@ def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model, batch):
     torch.testing.assert_close(report.loss, square_step(model, batch).detach())
 
 
-def test_a_step_left_out_by_the_scaler_is_told_by_the_scale_and_moves_no_counter(model, batch):
+def test_a_step_left_out_by_the_scaler_is_told_by_the_scale_and_moves_no_counter(model: Any, batch: Any) -> None:
     optimization = AutomaticOptimization(
         model,
         lambda model, batch: square_step(model, batch) * 1e36,
@@ -80,12 +82,12 @@ def test_a_step_left_out_by_the_scaler_is_told_by_the_scale_and_moves_no_counter
     assert report.loss.isfinite()
 
 
-def test_accumulation_under_the_scaler_equals_the_whole_batch(batch):
+def test_accumulation_under_the_scaler_equals_the_whole_batch(batch: Any) -> None:
     torch.manual_seed(0)
     model, other = nn.Linear(3, 1), nn.Linear(3, 1)
     other.load_state_dict(model.state_dict())
 
-    def step(model, batch):
+    def step(model: Any, batch: Any) -> Any:
         if len(batch) == 1:
             return SkippedStep(reason="single")
         with torch.autocast("cpu", enabled=False):
@@ -99,7 +101,7 @@ def test_accumulation_under_the_scaler_equals_the_whole_batch(batch):
         torch.testing.assert_close(own, expected)
 
 
-def test_a_skip_under_the_scaler_leaves_it_alone(model, batch):
+def test_a_skip_under_the_scaler_leaves_it_alone(model: Any, batch: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     optimization = AutomaticOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer, precision="fp16-mixed"
@@ -109,11 +111,11 @@ def test_a_skip_under_the_scaler_leaves_it_alone(model, batch):
     assert optimization.scaler.state_dict() == before
 
 
-def test_after_an_error_under_the_scaler_the_next_step_works(model, batch):
+def test_after_an_error_under_the_scaler_the_next_step_works(model: Any, batch: Any) -> None:
     class FailsOnce(SGD):
         failed = False
 
-        def step(self, closure=None):
+        def step(self, closure: Any = None) -> Any:
             if not self.failed:
                 self.failed = True
                 raise ValueError("once")
@@ -127,17 +129,17 @@ def test_after_an_error_under_the_scaler_the_next_step_works(model, batch):
     assert optimization.step(batch).stepped
 
 
-def test_fp16_is_refused_by_name_with_an_optimizer_that_demands_a_closure(model):
+def test_fp16_is_refused_by_name_with_an_optimizer_that_demands_a_closure(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, square_step, LBFGS(model.parameters()), precision="fp16-mixed")
     assert str(caught.value) == (
         'expected an optimizer that steps without a closure under "fp16-mixed", got `LBFGS`, whose `step` demands one'
-        '  [fp16_needs_one_evaluation]\n'
+        "  [fp16_needs_one_evaluation]\n"
         '  help: use `LBFGS` with "bf16-mixed" or "fp32": the scaler unscales once per step'
     )
 
 
-def test_an_unknown_precision_is_refused_at_the_start(model):
+def test_an_unknown_precision_is_refused_at_the_start(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, square_step, SGD(model.parameters(), lr=0.1), precision="16")
     assert str(caught.value) == (
@@ -145,8 +147,8 @@ def test_an_unknown_precision_is_refused_at_the_start(model):
     )
 
 
-def test_the_state_of_counters_scaler_and_weights_goes_through_a_state_dict(model, batch):
-    def make():
+def test_the_state_of_counters_scaler_and_weights_goes_through_a_state_dict(model: Any, batch: Any) -> None:
+    def make() -> Any:
         return AutomaticOptimization(model, square_step, SGD(model.parameters(), lr=0.1), precision="fp16-mixed")
 
     first, second = make(), make()

@@ -1,6 +1,7 @@
 """Section 5: how a step is called, from its signature alone."""
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -14,40 +15,40 @@ BATCH = torch.ones(2)
 
 
 class Module(nn.Module):
-    def training_step(self, batch, batch_idx):
+    def training_step(self, batch: Any, batch_idx: Any) -> Any:
         return self, batch, batch_idx
 
-    def two_batches(self, batch, other):
+    def two_batches(self, batch: Any, other: Any) -> Any:
         return batch, other
 
     @validate_step(returns="original", stage="validation")
-    def decorated(self, batch):
+    def decorated(self, batch: Any) -> Any:
         return {"metrics": {"batch": batch}}
 
 
-def test_a_function_gets_model_and_batch():
+def test_a_function_gets_model_and_batch() -> None:
     model = nn.Linear(1, 1)
     assert Step(model, lambda model, batch: (model, batch))(BATCH, {}) == (model, BATCH)
 
 
-def test_a_bound_method_gets_the_batch():
+def test_a_bound_method_gets_the_batch() -> None:
     model = Module()
     step = Step(model, model.training_step)
     assert step.names == ("batch_idx",)
     assert step(BATCH, {"batch_idx": 3}) == (model, BATCH, 3)
 
 
-def test_a_decorated_method_gets_the_batch():
+def test_a_decorated_method_gets_the_batch() -> None:
     model = Module()
     assert Step(model, model.decorated)(BATCH, {})["metrics"]["batch"] is BATCH
 
 
-def test_a_function_that_holds_its_model_gets_the_batch():
+def test_a_function_that_holds_its_model_gets_the_batch() -> None:
     assert Step(nn.Linear(1, 1), lambda batch: batch)(BATCH, {}) is BATCH
 
 
-def test_bound_arguments_and_defaults_are_left_alone():
-    def step(model, batch, scale, *, power=2, epoch):
+def test_bound_arguments_and_defaults_are_left_alone() -> None:
+    def step(model: Any, batch: Any, scale: Any, *, power: Any = 2, epoch: Any) -> Any:
         return batch, scale, power, epoch
 
     bound = Step(nn.Linear(1, 1), functools.partial(step, scale=3))
@@ -55,13 +56,23 @@ def test_bound_arguments_and_defaults_are_left_alone():
     assert bound.name == "step"
 
 
-def test_a_step_of_any_arguments_gets_model_and_batch():
+def test_a_step_of_any_arguments_gets_model_and_batch() -> None:
     model = nn.Linear(1, 1)
     assert Step(model, lambda *args, **kwargs: (args, kwargs))(BATCH, {}) == ((model, BATCH), {})
 
 
-def test_all_names_can_be_asked_for():
-    def step(model, batch, *, batch_idx, epoch, global_step, evaluation, hiddens, optimizers):
+def test_all_names_can_be_asked_for() -> None:
+    def step(
+        model: Any,
+        batch: Any,
+        *,
+        batch_idx: Any,
+        epoch: Any,
+        global_step: Any,
+        evaluation: Any,
+        hiddens: Any,
+        optimizers: Any,
+    ) -> Any:
         raise NotImplementedError
 
     assert set(Step(nn.Linear(1, 1), step).names) == {
@@ -74,19 +85,19 @@ def test_all_names_can_be_asked_for():
     }
 
 
-def required_too_much(model, batch, batch_index):
+def required_too_much(model: Any, batch: Any, batch_index: Any) -> Any:
     raise NotImplementedError
 
 
-def nothing():
+def nothing() -> Any:
     raise NotImplementedError
 
 
-def positional_only(model, batch, epoch, /):
+def positional_only(model: Any, batch: Any, epoch: Any, /) -> Any:
     raise NotImplementedError
 
 
-def keyword_required(model, batch, *, temperature):
+def keyword_required(model: Any, batch: Any, *, temperature: Any) -> Any:
     raise NotImplementedError
 
 
@@ -129,13 +140,13 @@ NAMES = "`batch_idx`, `epoch`, `global_step`, `evaluation`, `hiddens`, `optimize
         ),
     ],
 )
-def test_a_step_that_cannot_be_called_is_refused_at_the_start(step, message):
+def test_a_step_that_cannot_be_called_is_refused_at_the_start(step: Any, message: Any) -> None:
     with pytest.raises(LoopError) as caught:
         Step(nn.Linear(1, 1), step)
     assert str(caught.value) == message
 
 
-def test_a_method_that_requires_more_than_the_batch_is_refused():
+def test_a_method_that_requires_more_than_the_batch_is_refused() -> None:
     model = Module()
     with pytest.raises(LoopError, match=r"expected a step of \(batch\)") as caught:
         Step(model, model.two_batches)

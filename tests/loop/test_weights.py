@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ Pair = namedtuple("Pair", "x y")
         Pair(torch.zeros(4, 2), {"y": [torch.zeros(4)]}),
     ],
 )
-def test_the_number_of_examples_is_what_all_tensors_share(batch):
+def test_the_number_of_examples_is_what_all_tensors_share(batch: Any) -> None:
     assert Weights().of(batch) == 4
 
 
-def test_with_time_first_the_examples_are_in_dimension_one():
+def test_with_time_first_the_examples_are_in_dimension_one() -> None:
     assert Weights(dim=1).of((torch.zeros(7, 4, 2), torch.zeros(7, 4))) == 4
 
 
@@ -40,7 +41,7 @@ def test_with_time_first_the_examples_are_in_dimension_one():
         ((torch.zeros(3), torch.zeros(4)), "tensors disagree on the size of dimension 0 (3, 4)"),
     ],
 )
-def test_an_unreadable_first_batch_counts_one_throughout_and_warns_once(batch, what):
+def test_an_unreadable_first_batch_counts_one_throughout_and_warns_once(batch: Any, what: Any) -> None:
     weights = Weights()
     with pytest.warns(LoopWarning) as caught:
         assert weights.of(batch) == 1
@@ -51,7 +52,7 @@ def test_an_unreadable_first_batch_counts_one_throughout_and_warns_once(batch, w
         assert weights.of(batch) == 1
 
 
-def test_a_later_disagreement_is_an_error_that_asks_for_a_weight():
+def test_a_later_disagreement_is_an_error_that_asks_for_a_weight() -> None:
     weights = Weights()
     weights.of((torch.zeros(4), torch.zeros(4)))
     with pytest.raises(LoopError) as caught:
@@ -62,15 +63,15 @@ def test_a_later_disagreement_is_an_error_that_asks_for_a_weight():
     )
 
 
-def test_a_function_is_given_the_batch():
+def test_a_function_is_given_the_batch() -> None:
     assert Weights(lambda batch: batch["tokens"]).of({"tokens": 512}) == 512
     assert Weights(lambda batch: np.float64(2.5)).of(None) == 2.5
     assert Weights(3).of(None) == 3
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.nan, math.inf, True, None, "3", torch.tensor(3)])
-def test_anything_but_a_positive_finite_host_number_is_an_error(wrong):
-    def count_tokens(batch):
+def test_anything_but_a_positive_finite_host_number_is_an_error(wrong: Any) -> None:
+    def count_tokens(batch: Any) -> Any:
         return wrong
 
     with pytest.raises(LoopError, match=r"from `count_tokens\(batch\)`") as caught:
@@ -82,14 +83,14 @@ def test_anything_but_a_positive_finite_host_number_is_an_error(wrong):
         assert caught.value.code == "weight_not_positive"
 
 
-def test_a_batch_of_no_examples_is_an_error():
+def test_a_batch_of_no_examples_is_an_error() -> None:
     with pytest.raises(LoopError, match="got int 0 from the number of examples") as caught:
         Weights().of(torch.zeros(0, 3))
     assert caught.value.code == "weight_not_positive"
 
 
-def test_stop_iteration_from_a_weight_function_names_it():
-    def count_tokens(batch):
+def test_stop_iteration_from_a_weight_function_names_it() -> None:
+    def count_tokens(batch: Any) -> Any:
         return next(iter(()))
 
     with pytest.raises(LoopError, match="expected weight function `count_tokens` to return") as caught:
