@@ -12,7 +12,11 @@ What a step returned wrongly is a `StepOutputError` of `strictstep.schema`, in t
 from typing import Literal
 
 LoopCode = Literal[
+    "all_returned_none",
     "checkpoint_differs",
+    "checkpoint_missing",
+    "checkpoint_unreadable",
+    "checkpoint_unsavable",
     "closure_not_called",
     "closure_taken",
     "fp16_needs_one_evaluation",
