@@ -9,7 +9,7 @@ The schema and the page beside this file are made from the class below, and chec
     strictstep docs own_schema:DigitsOutput -o own_schema --format html --check
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -69,7 +69,7 @@ def digits_step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> object:
 
 def digits() -> tuple[Tensor, Tensor]:
     """The handwritten digits: images float32[1797, 64] from 0 to 1, labels int64[1797]."""
-    data = load_digits()
+    data: Any = load_digits()
     return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
 
 
@@ -93,12 +93,13 @@ def main() -> None:
     batch = images[:1024], labels[:1024]
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, CLASSES))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    output = digits_step(model, batch)
     for _ in range(30):
-        output = digits_step(model, batch)
-        assert isinstance(output, DigitsOutput)
         optimizer.zero_grad()
+        assert isinstance(output, DigitsOutput)
         output.loss.backward()
         optimizer.step()
+        output = digits_step(model, batch)
     print(repr(output))
     print(output.model_dump_json())
     print(DigitsOutput.reductions()["log"])

@@ -69,7 +69,7 @@ def _problems(line: bytes) -> Iterator[str]:
         yield f"expected a line of at most {MAX_LINE} bytes, got a longer one"
         return
     try:
-        record = from_json(line, allow_inf_nan=False)
+        record = from_json(line.rstrip(b"\r\n"), allow_inf_nan=False)
     except ValueError as error:
         yield _unreadable(line, error)
         return

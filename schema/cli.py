@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (those of the process if none) and return its exit code.
 
     Example:
-        >>> main(["explain", "loss_leaf"])
+        >>> main(["explain", "loss_leaf"])  # doctest: +ELLIPSIS
         # loss_leaf
         <BLANKLINE>
         ...

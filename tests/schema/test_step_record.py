@@ -47,7 +47,7 @@ class Hostile(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.dim, Tensor.shape.__get__):  # type: ignore[attr-defined]
             raise RuntimeError("no")
-        return super().__torch_function__(func, types, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def dumped(value: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ def tensor_form(shape: Any, dtype: str = "float32", device: str = "cpu", **more:
     return {"$tensor": {"shape": shape, "dtype": dtype, "device": device, **more}}
 
 
-FORMS = [
+FORMS: list[tuple[Any, Any]] = [
     (None, None),
     (True, True),
     (2**64 + 1, 2**64 + 1),
