@@ -74,7 +74,7 @@ def _as_scalar(value: Tensor) -> Tensor:
     if value.dim() == 0:
         return value
     # A `[1]` loss that is checked under `no_grad` or `inference_mode` must not lose its graph here.
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False):  # which switches grad mode on, too
         return value.view(())
 
 

@@ -4,6 +4,7 @@ Faults of our own carry their message. pydantic's built-in errors, which the ann
 raise, are given a code and the same form of words: what was expected, what arrived.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, cast, get_args
 
@@ -108,21 +109,22 @@ def _annotation_mismatch(line: ErrorDetails, location: Location) -> Found:
 
 def _expected(words: str) -> str:
     """From "Input should be a valid list" to `a valid list`, and so on."""
-    for start, ours in (
-        ("Input should be ", ""),
-        ("Input should ", "a value that should "),
-        ("Input ", "a value that "),
-    ):
-        if words.startswith(start):
-            return ours + words.removeprefix(start)
-    return f"a value that fits its annotation ({words[:1].lower()}{words[1:]})"
+    for start, ours in _STARTS:
+        if found := re.match(start, words):
+            return ours + words[found.end() :]
+    first = words[:1] if words[1:2].isupper() else words[:1].lower()  # `UUID version 4 expected`
+    return f"a value that fits its annotation ({first}{words[1:]})"
+
+
+_STARTS = (
+    (r"(\w+ i|I)nput should be ", ""),  # `URL input should be a string or URL` too
+    (r"(\w+ i|I)nput should ", "a value that should "),
+    (r"Input ", "a value that "),
+)
 
 
 def _own_words(line: ErrorDetails) -> str:
-    try:
-        return str(line.get("ctx", {})["error"]) if line["type"] in OF_OWN_CHECKS else line["msg"]
-    except Exception as unsaid:
-        return f"expected a value that passes the schema's own check, got an error that raised {type(unsaid).__name__}"
+    return str(line.get("ctx", {})["error"]) if line["type"] in OF_OWN_CHECKS else line["msg"]
 
 
 def _resolved(location: Location, fields: Mapping[str, Any]) -> Location:

@@ -256,3 +256,9 @@ def test_a_wide_web_of_sharing_is_compared_once() -> None:
 def test_a_hash_is_refused(model: type[StepOutput]) -> None:
     with pytest.raises(TypeError, match=rf"^`{model.__name__}` holds tensors and has no hash"):
         hash(full(model))
+
+
+def test_what_is_valid_may_be_validated_from_a_dict_and_from_no_strings() -> None:
+    loss = a_loss()
+    assert TrainingOutput.model_validate({"loss": loss}).loss is loss
+    assert EvaluationOutput.model_validate_strings({}) == EvaluationOutput()
