@@ -209,7 +209,7 @@ def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
 
 
 def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutput]:
-    if not isinstance(schema, type) or not issubclass(schema, StepOutput):
+    if not issubclass(type(schema), type) or not _is_output(schema):
         raise TypeError(f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}")
     if not issubclass(schema, base):
         stages = [name for name, model in MODELS.items() if issubclass(schema, model)]
@@ -223,6 +223,13 @@ def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutp
             "  help: define or import what it annotates with before the step is decorated"
         )
     return schema
+
+
+def _is_output(schema: type) -> bool:
+    try:
+        return issubclass(schema, StepOutput)
+    except Exception:  # its metaclass may raise
+        return False
 
 
 def _resolves(schema: type[AnyOutput]) -> bool:

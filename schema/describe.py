@@ -14,6 +14,7 @@ from torch import Tensor
 Location = tuple[str | int, ...]
 
 TEXT_WIDTH = 40
+PATH_WIDTH = 100  # a path is what one searches for: cut later
 NAMES_SHOWN = 12
 
 _FACTS: Any = tuple(getattr(torch._C.TensorBase, name) for name in ("is_nested", "dtype", "layout", "device"))
@@ -73,7 +74,8 @@ def names_text(names: Iterable[str]) -> str:
 def _step_text(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if step.isidentifier() else f"[{_cut(step)!r}]"
+    cut = _cut(step, PATH_WIDTH)
+    return f".{cut}" if step.isidentifier() and step.isprintable() else f"[{cut!r}]"
 
 
 def printable(name: str) -> str:
@@ -81,8 +83,8 @@ def printable(name: str) -> str:
     return _cut(name if name.isprintable() else ascii(name)[1:-1])
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 3] + "..."
+def _cut(text: str, width: int = TEXT_WIDTH) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def numpy_type(name: str) -> Any:

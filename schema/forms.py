@@ -61,9 +61,9 @@ def names_in(returned: Any) -> tuple[str, ...] | None:
     """The names in a form by name, for finding the `return` that fits it."""
     try:
         named = _named_values(returned)
+        return None if named is None else tuple(str.__str__(name) for name, _ in named if issubclass(type(name), str))
     except Exception:
         return None
-    return None if named is None else tuple(str.__str__(name) for name, _ in named if issubclass(type(name), str))
 
 
 def length_of(returned: Any) -> int | None:

@@ -53,12 +53,13 @@ def _owner(step: Any) -> Any:
         step = step.func if issubclass(type(step), functools.partial) else step.__func__
     if step is None:
         return _caller().f_code
-    try:
-        hash(step)
-        _named.get(step)
-    except Exception:  # an instance without a hash or a weak reference: its class stands for it
-        return type(step)
-    return step
+    for owner in (step, type(step)):  # an instance without a hash or a weak reference: its class stands for it
+        try:
+            _named.get(owner)
+        except Exception:
+            continue
+        return owner
+    return object
 
 
 def _caller() -> FrameType:
