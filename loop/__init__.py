@@ -2,6 +2,8 @@
 
     window of micro-batches ── StepClosure ──▶ optimizer.step(closure) ──▶ StepReport
 
+`fit` goes around it: loader ─▶ windows ─▶ reports ─▶ values of the epoch ─▶ history, bar, loggers, checkpoints.
+
 One closure serves every optimizer that follows torch's protocol, in anybody's own loop:
 
     optimization = AutomaticOptimization(model, training_step, optimizer)
@@ -13,16 +15,26 @@ if __name__ == "loop":
     raise ImportError("import `strictstep.loop`, not `loop`: a second copy would have classes of its own")
 
 from strictstep.loop.automatic import AutomaticOptimization
+from strictstep.loop.checkpoint import Checkpoint
 from strictstep.loop.closure import StepClosure
+from strictstep.loop.early_stopping import EarlyStopping
 from strictstep.loop.errors import ClosureNotCalledError, LoopError
+from strictstep.loop.evaluate import evaluate
+from strictstep.loop.fit import fit
+from strictstep.loop.fit_result import FitResult
 from strictstep.loop.manual import ManualOptimization
 from strictstep.loop.report import StepReport
 
 __all__ = [
     "AutomaticOptimization",
+    "Checkpoint",
     "ClosureNotCalledError",
+    "EarlyStopping",
+    "FitResult",
     "LoopError",
     "ManualOptimization",
     "StepClosure",
     "StepReport",
+    "evaluate",
+    "fit",
 ]

@@ -2,15 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from strictstep.schema.scalars import host_number
 
+Key = TypeVar("Key")
 
-def host_values(values: Mapping[str, Any]) -> dict[str, Any]:
+
+def host_values(values: Mapping[Key, Any]) -> dict[Key, Any]:
     """The values by name, in their order, each tensor of one element as the Python number it holds.
 
     Tensors of an accelerator are read in one transfer for each device and dtype. Ints stay exact. What is no number
@@ -21,7 +23,7 @@ def host_values(values: Mapping[str, Any]) -> dict[str, Any]:
         {'loss': 0.5, 'images': 8, 'lr': 0.1}
     """
     read = {name: _number(value) for name, value in values.items()}
-    waiting: dict[Any, list[str]] = defaultdict(list)
+    waiting: dict[Any, list[Key]] = defaultdict(list)
     for name, value in read.items():
         if isinstance(value, Tensor):
             waiting[value.device, value.dtype].append(name)

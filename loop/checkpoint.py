@@ -1,0 +1,159 @@
+"""Checkpoints on disk: written whole or not at all, read without running code, refused where they do not fit."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from strictstep.loop.early_stopping import Mode, check_monitor
+from strictstep.loop.errors import LoopError
+from strictstep.schema.describe import describe, names_text
+
+FORMAT = 1
+SHOWN = 3
+
+LAST = "last.pt"
+BEST = "best.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where and when checkpoints are written: `last.pt`, and `best.pt` by a named value.
+
+    `last.pt` is written at the end of each epoch, every `every_steps` optimizer steps, when `max_steps` is reached,
+    and on Ctrl-C. With torchmetrics objects, or other `metrics` that an `epoch_end` function waits for, at the end of
+    an epoch only: they cannot be brought back in the middle.
+
+    Args:
+        folder: where the files go; it is made if it is missing.
+        every_steps: how many optimizer steps lie between two in mid-epoch; `None` for none in mid-epoch.
+        monitor: the name of the value by which `best.pt` is kept, as in the history: `"val_loss"`.
+        mode: whether lower (`"min"`) or higher (`"max"`) is better. NaN is never better.
+
+    Raises:
+        LoopError: with the code `option`, for a wrong value.
+
+    Example:
+        >>> Checkpoint("runs/digits", every_steps=500, monitor="val_loss").last
+        PosixPath('runs/digits/last.pt')
+    """
+
+    folder: str | os.PathLike[str]
+    every_steps: int | None = None
+    monitor: str | None = None
+    mode: Mode = "min"
+
+    def __post_init__(self) -> None:
+        """Refuse what can be seen to be wrong."""
+        if not isinstance(self.folder, (str, os.PathLike)):
+            raise LoopError("option", f"expected a folder as `checkpoint`, got {describe(self.folder)}", "write a path")
+        if self.every_steps is not None and (type(self.every_steps) is not int or self.every_steps < 1):
+            message = f"expected a positive int as `every_steps`, got {describe(self.every_steps)}"
+            raise LoopError("option", message, "or `None` for checkpoints at the ends of epochs only")
+        if self.monitor is not None or self.mode != "min":
+            check_monitor(self.monitor, self.mode)
+
+    @property
+    def last(self) -> Path:
+        """The file of the last checkpoint."""
+        return Path(self.folder) / LAST
+
+    @property
+    def best(self) -> Path:
+        """The file of the best one."""
+        return Path(self.folder) / BEST
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint: to a file beside it, to the disk, then in its place, so that a killed run leaves no half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".tmp")
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    _sync_folder(path.parent)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU; only tensors and plain values are loaded, so that no code in it can run.
+
+    Raises:
+        LoopError: `checkpoint_missing` or `checkpoint_unreadable`.
+    """
+    if not path.is_file():
+        message = f"expected a checkpoint at `{path}`, got no file there"
+        raise LoopError("checkpoint_missing", message, "`resume=True` starts anew where there is none yet")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise _unreadable(path, f"a file that torch cannot load ({type(error).__name__})") from error
+    if not (isinstance(state, dict) and state.get("format") == FORMAT):
+        raise _unreadable(path, "another kind of file")
+    return state
+
+
+def require_loadable(path: Path) -> None:
+    """Raise if a checkpoint that was just written could not be read again: found at the first, not when it is needed.
+
+    Raises:
+        LoopError: with the code `checkpoint_unsavable`.
+    """
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        message = "expected states of tensors and plain values in a checkpoint, got one that only pickle could load"
+        help = "keep plain numbers, strings, lists and dicts in `state_dict()`"
+        raise LoopError("checkpoint_unsavable", message, help) from error
+
+
+def fingerprint(model: nn.Module) -> dict[str, list[int]]:
+    """The names and shapes of a model's state, by which another model is told apart."""
+    state: Mapping[str, Any] = model.state_dict()
+    return {name: list(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint was made for other options than those of now.
+
+    Raises:
+        LoopError: with the code `checkpoint_differs`, naming each difference.
+    """
+    different = [name for name in now if made_for.get(name) != now[name]]
+    if not different:
+        return
+    texts = [_difference(name, made_for.get(name), now[name]) for name in different]
+    message = f"expected the run that the checkpoint was made for, got another: {'; '.join(texts)}"
+    raise LoopError("checkpoint_differs", message, "resume with what it was made with, or start anew without `resume`")
+
+
+def _difference(name: str, then: Any, now: Any) -> str:
+    if not (isinstance(then, dict) and isinstance(now, dict)):
+        return f"`{name}` was {then!r}, is {now!r}"
+    changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    shapes = [f"{key} {then.get(key, 'missing')} -> {now.get(key, 'missing')}" for key in changed[:SHOWN]]
+    return f"`{name}` differs in {names_text(shapes)}" + (" and more" if len(changed) > SHOWN else "")
+
+
+def _unreadable(path: Path, got: str) -> LoopError:
+    message = f"expected a checkpoint of `fit` at `{path}`, got {got}"
+    return LoopError("checkpoint_unreadable", message, "weights alone are loaded by `model.load_state_dict`")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the renaming itself onto the disk; not every system lets a folder be opened."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

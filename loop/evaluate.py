@@ -1,0 +1,183 @@
+"""One pass without gradients: the epoch's values by name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from strictstep.loop.calls import place_text
+from strictstep.loop.checked_step import call_for, device_of, device_type_of, refuse_no_model
+from strictstep.loop.device import moved
+from strictstep.loop.epoch_values import EpochValues, Ops
+from strictstep.loop.errors import LoopError
+from strictstep.loop.kept_metrics import EpochEnd
+from strictstep.loop.loader import Loader
+from strictstep.loop.precision import Precision, PrecisionName
+from strictstep.loop.reporting import ProgressBar
+from strictstep.loop.step import Step
+from strictstep.loop.weights import Weight, Weights
+from strictstep.schema.base import AnyOutput
+from strictstep.schema.coerce import carefully_checked, plainly_checked
+from strictstep.schema.errors import StepOutputError
+
+
+def evaluate(
+    model: nn.Module,
+    validation_step: Callable[..., object],
+    batches: Iterable[Any],
+    *,
+    stage: Literal["validation", "test"] = "validation",
+    schema: type[AnyOutput] | None = None,
+    strict: bool = False,
+    precision: PrecisionName = "fp32",
+    weight: Weight | None = None,
+    device: torch.device | str | int | None = None,
+    epoch_end: EpochEnd | None = None,
+    log_every: int = 50,
+    progress_bar: bool = False,
+) -> dict[str, float]:
+    """Run a step over batches, in eval mode and without gradients.
+
+    Args:
+        model: the module; each of its modules gets its own mode back, also after an error.
+        validation_step: `validation_step(model, batch)`, or the bound method `model.validation_step(batch)`.
+        batches: anything that can be iterated.
+        stage: `"validation"` or `"test"`; for reports.
+        schema: an `EvaluationOutput` of your own.
+        strict: make names beyond the five fields an error.
+        precision: `"fp32"`, or `"bf16-mixed"` or `"fp16-mixed"` for autocast.
+        weight: how much a batch counts in means: a number, or a function of the batch; without it, its examples.
+        device: where batches are moved; `None` leaves them where they are.
+        epoch_end: gets the `metrics` that are no scalars, as a dict of lists, and may return scalars by name.
+        log_every: after how many batches values that wait on an accelerator are read.
+        progress_bar: show one.
+
+    Returns:
+        `loss`, and the names in `log`, `progress_bar` and scalar `metrics`, each reduced over the batches: by the
+        weighted mean, or as `Reduce` declares; then what torchmetrics objects compute and `epoch_end` returns.
+        A loss that is not finite is shown as it is.
+
+    Raises:
+        StepOutputError: for what the step returned wrongly.
+        LoopError: for a wrong option, or a loader without batches.
+
+    Example:
+        >>> def validation_step(model, batch):
+        ...     return {"loss": model(batch).abs().mean(), "log": {"largest": batch.max()}}
+        >>> evaluate(torch.nn.Identity(), validation_step, [torch.ones(3, 1), 5 * torch.ones(1, 1)])
+        {'loss': 2.0, 'largest': 2.0}
+    """
+    evaluation = Evaluation(
+        model, validation_step, stage, schema, strict, precision, weight, device, epoch_end, log_every, {}
+    )
+    loader = Loader(batches, "batches")
+    bar = ProgressBar(loader.length, 0, None, progress_bar, log_every)
+    try:
+        values = evaluation(loader, 0, 0, bar)
+    except BaseException:
+        bar.close({})
+        raise
+    bar.close(values)
+    return values
+
+
+class Evaluation:
+    """A validation step with everything that stays the same from pass to pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        step: Callable[..., object],
+        stage: Literal["validation", "test"],
+        schema: type[AnyOutput] | None,
+        strict: bool,
+        precision: PrecisionName,
+        weight: Weight | None,
+        device: torch.device | str | int | None,
+        epoch_end: EpochEnd | None,
+        log_every: int,
+        ops: Ops,
+    ) -> None:
+        """Check everything that can be checked before the first batch."""
+        refuse_no_model(model)
+        self._model = model
+        self._step = Step(model, step)
+        refuse_optimizers(self._step)
+        self._call = call_for(stage, self._step, schema, strict, "skip")
+        self._device = device_of(device)
+        self._precision = Precision(precision, device_type_of(model, self._device))
+        self._weights = Weights(weight)
+        self._values = EpochValues(stage, ops, epoch_end, log_every)
+
+    def __call__(
+        self,
+        loader: Loader,
+        epoch: int,
+        global_step: int,
+        bar: ProgressBar | None = None,
+        after_batch: Callable[[EpochValues], None] | None = None,
+    ) -> dict[str, float]:
+        """Run one pass and give its values.
+
+        Args:
+            loader: the batches.
+            epoch: for steps that name it, and for reports.
+            global_step: likewise.
+            bar: is told of each batch.
+            after_batch: called after each batch with the values so far; what it raises ends the pass.
+        """
+        values = self._values.restarted()
+        loader.start(epoch)
+        with evaluating(self._model):
+            while (batch := loader.fetch()) is not loader.END:
+                output, weight = self._checked(batch, epoch, loader.batches - 1, global_step)
+                values.add((output,), (weight,))
+                del batch
+                if bar is not None:
+                    bar.update(shown(output))
+                if after_batch is not None:
+                    after_batch(values)
+                del output
+        return values.close(epoch)
+
+    def _checked(self, batch: Any, epoch: int, batch_idx: int, global_step: int) -> tuple[AnyOutput, float]:
+        known = {"batch_idx": batch_idx, "epoch": epoch, "global_step": global_step, "evaluation": 0, "hiddens": None}
+        named = {name: known[name] for name in self._step.names}
+        try:
+            weight = self._weights.of(batch)
+            returned = self._precision.run(self._step, moved(batch, self._device), named)
+        except Exception as error:
+            error.add_note(f"in {self._call.stage} step `{self._step.name}`, {place_text(epoch, batch_idx)}")
+            raise
+        output = plainly_checked(returned, self._call.model) or carefully_checked(returned, self._call)
+        if isinstance(output, StepOutputError):
+            del returned
+            raise output.at(epoch, batch_idx)
+        return output, weight
+
+
+def shown(output: AnyOutput) -> Mapping[str, Any]:
+    """What a bar shows of an output: its loss, and what it gave for the bar."""
+    return output.progress_bar if output.loss is None else {"loss": output.loss, **output.progress_bar}
+
+
+def refuse_optimizers(step: Step) -> None:
+    """Raise for a validation step that names `optimizers`."""
+    if "optimizers" in step.names:
+        message = f"expected a validation step without optimizers, got `{step.name}`, which names `optimizers`"
+        raise LoopError("step_signature", message, "validation moves nothing: leave it out")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients; afterwards each module has its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

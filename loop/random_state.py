@@ -1,0 +1,64 @@
+"""The random generators that training draws from: Python's, numpy's, torch's on each device, and those of the data."""
+
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def random_state(generators: Iterable[torch.Generator] = ()) -> dict[str, Any]:
+    """The state of every generator, in tensors and plain numbers, which `weights_only` loads.
+
+    Args:
+        generators: those of loaders and samplers, besides the global ones.
+
+    Example:
+        >>> state = random_state()
+        >>> first = torch.rand(1), random.random()
+        >>> set_random_state(state)
+        >>> (torch.rand(1), random.random()) == first
+        True
+    """
+    numpy = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "numpy": None if numpy is None else _plain(numpy.random.get_state()),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "generators": [generator.get_state() for generator in generators],
+    }
+
+
+def set_random_state(state: dict[str, Any], generators: Iterable[torch.Generator] = ()) -> None:
+    """Bring every generator back to a state; those of `generators` in the same order."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and state["numpy"] is not None:
+        numpy.random.set_state(tuple(state["numpy"]))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])
+    for generator, own in zip(generators, state["generators"], strict=False):
+        generator.set_state(own)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch.
+
+    Example:
+        >>> seed_all(0)
+        >>> torch.rand(1)
+        tensor([0.4963])
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def _plain(state: Any) -> list[Any]:
+    name, words, position, has_gauss, gauss = state
+    return [name, words.tolist(), int(position), int(has_gauss), float(gauss)]

@@ -1,0 +1,201 @@
+"""A run as a checkpoint: everything that decides how it goes on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from strictstep.loop.checkpoint import FORMAT, fingerprint, read, require_loadable, require_same, write
+from strictstep.loop.early_stopping import Best, Patience
+from strictstep.loop.loader import Loader
+from strictstep.loop.log_book import LogBook
+from strictstep.loop.options import Options
+from strictstep.loop.random_state import random_state, set_random_state
+from strictstep.loop.schedule import Schedule
+from strictstep.loop.training_pass import TrainingPass
+
+
+class Held(NamedTuple):
+    """What an epoch stood at when its training was over, for the case that Ctrl-C comes while it is validated."""
+
+    training: dict[str, Any]
+    random: dict[str, Any]
+
+
+class SavedRun:
+    """Where a run stands, written to checkpoints and brought back from them.
+
+    Args:
+        options: those of `fit`.
+        training: the pass over training batches.
+        schedule: the schedulers.
+        patience: of early stopping, if there is one.
+        loaders: of training and of validation, whose generators are saved.
+        book: the loggers, some of which are cut back to the checkpoint.
+
+    Attributes:
+        epoch: the number of the epoch that is open, or comes next.
+        is_within: whether it is open.
+        history: the values of the epochs so far, one dict for each.
+        best: the best value of `Checkpoint.monitor` so far.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        training: TrainingPass,
+        schedule: Schedule,
+        patience: Patience | None,
+        loaders: list[Loader],
+        book: LogBook,
+    ) -> None:
+        """Nothing is read or written yet."""
+        self.rule = options.rule
+        self.epoch = 0
+        self.is_within = False
+        self.history: list[dict[str, float]] = []
+        self.best = Best("min" if self.rule is None else self.rule.mode)
+        self._options = options
+        self._model: nn.Module = options.model
+        self._optimizers = options.optimizers
+        self._training = training
+        self._schedule = schedule
+        self._patience = patience
+        self._loggers = book.resumable()
+        generators = [generator for loader in loaders for generator in loader.generators()]
+        self._generators = list({id(generator): generator for generator in generators}.values())
+        self._random_at_start: dict[str, Any] | None = None
+        self._is_proven = False
+
+    def begin_epoch(self) -> None:
+        """Begin the next epoch, unless one is open; the loader's order hangs on the random state at the beginning."""
+        if self.is_within:
+            return
+        self._random_at_start = None if self.rule is None else random_state(self._generators)
+        self.is_within = True
+        self._training.start(self.epoch)
+
+    def end_epoch(self, values: dict[str, float], is_saved: bool) -> None:
+        """Record the epoch; write `best.pt`, if it is, and then `last.pt`, unless that stands within the epoch."""
+        self.history.append(values)
+        self.epoch += 1
+        self.is_within = False
+        if self.rule is None:
+            return
+        state = self._state(None)
+        if self.rule.monitor in values and self.best.improves(values[self.rule.monitor]):
+            state["best"] = self.best.value
+            self._write(self.rule.best, state)
+        if not is_saved:
+            self._write(self.rule.last, state)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint within the epoch is due after this step."""
+        rule = self.rule
+        if rule is None or rule.every_steps is None:
+            return False
+        global_step: int = self._training.optimization.global_step
+        return global_step % rule.every_steps == 0
+
+    def hold(self) -> Held | None:
+        """Keep what `save_held` needs, if the epoch could be saved as it stands."""
+        if self.rule is None or not self._can_save_within:
+            return None
+        return Held(self._training.state_dict(), random_state(self._generators))
+
+    def save_held(self, held: Held | None) -> None:
+        """Write `last.pt` as of the end of training, its validation still to come."""
+        if self.rule is not None and held is not None:
+            within = {"position": self._training.windows.position(), "training": held.training}
+            self._write(self.rule.last, {**self._state(within), "random": held.random})
+
+    def save_within(self) -> bool:
+        """Write `last.pt` in the middle of an epoch; tell whether it could be."""
+        if self.rule is None or not self._can_save_within:
+            return False
+        self._training.optimization.read_waiting()  # no checkpoint before it is known that its losses were finite
+        within = {"position": self._training.windows.position(), "training": self._training.state_dict()}
+        self._write(self.rule.last, self._state(within))
+        return True
+
+    def resume(self, given: Any) -> None:
+        """Bring the run back to a checkpoint: a file, the `last.pt` of a folder, or with `True` its own if it is there.
+
+        Raises:
+            LoopError: `checkpoint_missing`, `checkpoint_unreadable` or `checkpoint_differs`; nothing has moved then.
+        """
+        own = None if self.rule is None else self.rule.last
+        path = own if given is True else None if given in (None, False) else Path(given)
+        if path is None or (given is True and not path.exists()):
+            return
+        state = read(path / "last.pt" if path.is_dir() else path)
+        require_same(state["made_for"], self._made_for())
+        self._load(state)
+
+    @property
+    def _can_save_within(self) -> bool:
+        return not self._training.values.kept and self._training.windows.can_resume_here
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        for optimizer, own in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
+        self._schedule.load_state_dict(state["schedulers"])
+        self._training.optimization.load_state_dict(state["optimization"])
+        self.history = state["history"]
+        self.best.value = state["best"]
+        if self._patience is not None and state["patience"] is not None:
+            self._patience.best.value, self._patience.waited = state["patience"]
+        for logger, own in zip(self._loggers, state["loggers"], strict=False):
+            logger.load_state_dict(own)
+        self._load_epoch(state)
+
+    def _load_epoch(self, state: Mapping[str, Any]) -> None:
+        self.epoch = state["epoch"]
+        if (within := state["within"]) is not None:
+            self._random_at_start = state["random_at_start"]
+            set_random_state(state["random_at_start"], self._generators)
+            self._training.resume(self.epoch, within["position"], within["training"])
+            self.is_within = True
+        elif state["loader"] is not None:
+            self._training.windows.loader.source.load_state_dict(state["loader"])
+        set_random_state(state["random"], self._generators)
+
+    def _state(self, within: dict[str, Any] | None) -> dict[str, Any]:
+        loader = self._training.windows.loader
+        return {
+            "format": FORMAT,
+            "made_for": self._made_for(),
+            "model": self._model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "schedulers": self._schedule.state_dict(),
+            "optimization": self._training.optimization.state_dict(),
+            "epoch": self.epoch,
+            "within": within,
+            "loader": loader.source.state_dict() if loader.is_stateful and within is None else None,
+            "history": self.history,
+            "best": self.best.value,
+            "patience": None if self._patience is None else [self._patience.best.value, self._patience.waited],
+            "loggers": [logger.state_dict() for logger in self._loggers],
+            "random_at_start": None if within is None else self._random_at_start,
+            "random": random_state(self._generators),
+        }
+
+    def _made_for(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "gradient_accumulation_steps": options.gradient_accumulation_steps,
+            "model": fingerprint(self._model),
+            "optimizer": [type(optimizer).__name__ for optimizer in self._optimizers],
+            "scheduler": [type(scheduler).__name__ for scheduler in options.schedulers],
+            "precision": options.precision,
+            "tbptt": None if options.tbptt is None else list(options.tbptt),
+        }
+
+    def _write(self, path: Path, state: dict[str, Any]) -> None:
+        write(path, state)
+        if not self._is_proven:
+            require_loadable(path)
+            self._is_proven = True

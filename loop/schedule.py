@@ -1,0 +1,81 @@
+"""Learning-rate schedulers: after each step or each epoch that moved something, and never after one that did not."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+
+from strictstep.loop.calls import called
+from strictstep.schema.fields import ReduceOp
+
+Interval = Literal["step", "epoch"]
+
+
+class Schedule:
+    """The schedulers of a run.
+
+    Args:
+        schedulers: torch's, or any with `step`, `state_dict` and `load_state_dict`.
+        interval: whether they step after each optimizer step or after each epoch.
+        monitor: the name of the value that a scheduler like `ReduceLROnPlateau` is given.
+
+    Example:
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        >>> Schedule([torch.optim.lr_scheduler.StepLR(optimizer, 1)], "step").rates()
+        {'lr': 0.1}
+    """
+
+    def __init__(self, schedulers: Sequence[Any], interval: Interval, monitor: str | None = None) -> None:
+        """Find the optimizers whose rates are logged."""
+        self._schedulers = schedulers
+        self._interval = interval
+        self._monitor = monitor
+        optimizers = {id(optimizer): optimizer for s in schedulers if (optimizer := getattr(s, "optimizer", None))}
+        self._groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+
+    def rates(self) -> dict[str, Any]:
+        """The learning rates as they stand: `lr`, or `lr_0`, `lr_1`, ... for several groups."""
+        # A rate that is a tensor is changed in place: the one that is logged must stay.
+        rates = [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in self._groups]
+        return {"lr" if len(rates) == 1 else f"lr_{index}": rate for index, rate in enumerate(rates)}
+
+    def __bool__(self) -> bool:
+        """Whether there is a scheduler."""
+        return bool(self._schedulers)
+
+    def ops(self) -> dict[str, ReduceOp]:
+        """How the rates are reduced over an epoch: by the last."""
+        return dict.fromkeys(self.rates(), "last")
+
+    def after_step(self, place: str) -> None:
+        """Go on after an optimizer step."""
+        if self._interval == "step":
+            for scheduler in self._schedulers:
+                called("scheduler", place, scheduler.step)
+
+    def after_epoch(self, values: Mapping[str, Any], place: str) -> None:
+        """Go on after an epoch with an optimizer step in it; a scheduler by value only if the epoch has the value."""
+        if self._interval == "step":
+            return
+        for scheduler in self._schedulers:
+            if not wants_value(scheduler):
+                called("scheduler", place, scheduler.step)
+            elif (value := values.get(self._monitor or "")) is not None:
+                called("scheduler", place, scheduler.step, value)
+
+    def state_dict(self) -> list[Any]:
+        """The states of the schedulers."""
+        return [scheduler.state_dict() for scheduler in self._schedulers]
+
+    def load_state_dict(self, states: Sequence[Any]) -> None:
+        """Go on from the states of a checkpoint."""
+        for scheduler, state in zip(self._schedulers, states, strict=True):
+            scheduler.load_state_dict(state)
+
+
+def wants_value(scheduler: Any) -> bool:
+    """Whether a scheduler's `step` cannot do without a value, as that of `ReduceLROnPlateau`."""
+    parameters = list(inspect.signature(type(scheduler).step).parameters.values())[1:]
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
