@@ -52,9 +52,9 @@ def bare_loop(batches: list[Batch]) -> Callable[[], None]:
                 output = training_step(model, batch)
                 output["loss"].backward()
                 kept.update(output)
-                return output["loss"]  # type: ignore[no-any-return]
+                return kept["loss"]  # type: ignore[no-any-return]
 
-            optimizer.step(closure)  # type: ignore[arg-type]
+            optimizer.step(closure)
             read(kept["loss"], kept["log"])
 
     return run
@@ -90,7 +90,8 @@ def ratios(blocks: int) -> list[float]:
     """The ratio of each block of ours to the mean of the two bare blocks around it."""
     batches = [(torch.randn(32, 20), torch.randint(0, 5, (32,))) for _ in range(STEPS)]
     bare, ours = bare_loop(batches), our_loop(batches)
-    bare(), ours()
+    bare()
+    ours()
     found: list[float] = []
     before = seconds(bare)
     for _ in range(blocks):

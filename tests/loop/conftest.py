@@ -71,12 +71,12 @@ class CallsLate(SGD):
 
 
 class WithoutClosure(SGD):
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]
         super().step()
 
 
 class KeywordOnly(SGD):
-    def step(self, *, closure: Any = None) -> Any:
+    def step(self, *, closure: Any = None) -> Any:  # type: ignore[override]
         return super().step(closure)
 
 

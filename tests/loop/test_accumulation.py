@@ -32,7 +32,7 @@ def windows(batches: Any, size: Any) -> Any:
 def recording(kind: Any, gradients: Any, **options: Any) -> Any:
     """An optimizer of a kind that keeps the gradients and parameters of each evaluation."""
 
-    class Recording(kind):
+    class Recording(kind):  # type: ignore[misc]
         def step(self, closure: Any = None) -> Any:
             def recorded() -> Any:
                 loss = closure()
@@ -50,13 +50,14 @@ def recording(kind: Any, gradients: Any, **options: Any) -> Any:
 def test_the_gradient_of_every_evaluation_is_that_of_the_whole_window(
     model: Any, make_batch: Any, training_step: Any, optimizers: Any, kind: Any, accumulation: Any
 ) -> None:
-    seen, expected = [], []
+    seen: list[Any] = []
+    expected: list[Any] = []
     optimizer = (
         recording(LBFGS, seen, max_iter=4, line_search_fn="strong_wolfe")
         if kind == "LBFGS"
         else recording(optimizers.SAM, seen)
     )(model.parameters())
-    optimization = AutomaticOptimization(model, training_step, optimizer)
+    optimization: Any = AutomaticOptimization(model, training_step, optimizer)
     batches = [make_batch(n, seed) for seed, n in enumerate(RAGGED)]  # 7 of them: the last window is short
     for window in windows(batches, accumulation):
         before = len(seen)
@@ -99,7 +100,7 @@ def assert_equal_training(model: Any, parameters: Any) -> Any:
         torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Any] = {
     "SGD": lambda parameters: SGD(parameters, lr=0.05, momentum=0.9),
     "AdamW": lambda parameters: AdamW(parameters, lr=0.05),
 }
@@ -123,8 +124,8 @@ def test_skipped_micro_batches_count_nothing(model: Any, make_batch: Any, kind: 
 
     grouped = windows([make_batch(n, seed) for seed, n in enumerate([8, 3, 6, 1, 7, 2, 4, 5])], 4)
     other = copy.deepcopy(model)
-    optimization = AutomaticOptimization(model, step, OPTIMIZERS[kind](model.parameters()))
-    report = optimization.step_window(grouped[0])
+    optimization: Any = AutomaticOptimization(model, step, OPTIMIZERS[kind](model.parameters()))
+    report: Any = optimization.step_window(grouped[0])
     assert (report.skipped, report.stepped, len(report.outputs), report.weights) == (2, True, 4, (8, 3, 6, 1))
     trained_by_windows(optimization, grouped[1:] + grouped[:1], 19)
     kept = [joined([batch for batch in window if len(batch[0]) % 2 == 0]) for window in grouped]
@@ -145,7 +146,7 @@ def test_token_weights_need_only_a_function_of_the_batch(model: Any, make_batch:
     grouped = windows([masked(n, seed) for seed, n in enumerate(RAGGED)], 3)
     other = copy.deepcopy(model)
     optimizer = OPTIMIZERS[kind](model.parameters())
-    optimization = AutomaticOptimization(model, masked_loss, optimizer, weight=lambda batch: batch[2].sum().item())
+    optimization: Any = AutomaticOptimization(model, masked_loss, optimizer, weight=lambda batch: batch[2].sum().item())
     trained_by_windows(optimization, grouped)
     whole = [joined(window) for window in grouped]
     assert_equal_training(model, trained_by_torch(other, whole, OPTIMIZERS[kind], masked_loss))
@@ -164,7 +165,7 @@ def test_lbfgs_accumulates_as_on_the_whole_batch(model: Any, make_batch: Any, tr
 def test_the_loss_is_reported_as_it_was_returned(model: Any, make_batch: Any, training_step: Any) -> None:
     batches = [make_batch(n, seed) for seed, n in enumerate([6, 2])]
     expected = [loss_of(model, batch).detach() for batch in batches]
-    report = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step_window(batches)
+    report: Any = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step_window(batches)
     assert [output.loss for output in report.outputs] == expected
     assert [output.log["mse"] for output in report.outputs] == expected
     torch.testing.assert_close(report.loss, (6 * expected[0] + 2 * expected[1]) / 8)
@@ -172,14 +173,14 @@ def test_the_loss_is_reported_as_it_was_returned(model: Any, make_batch: Any, tr
 
 
 def test_a_hook_on_the_loss_alone_sees_the_factor(model: Any, make_batch: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         loss = loss_of(model, batch)
         loss.register_hook(lambda gradient: seen.append(gradient.item()))
         return loss
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
     optimization.step_window([make_batch(6), make_batch(2, 1)])
     assert seen == [0.75, 0.25]
 
@@ -188,8 +189,8 @@ def test_a_hook_on_the_loss_alone_sees_the_factor(model: Any, make_batch: Any) -
 def test_a_window_that_is_skipped_steps_nothing(model: Any, make_batch: Any, optimizers: Any, size: Any) -> None:
     before = [parameter.clone() for parameter in model.parameters()]
     optimizer = optimizers.MovesWithoutGradients(model.parameters(), lr=0.1)
-    optimization = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
-    report = optimization.step_window([make_batch(seed=seed) for seed in range(size)])
+    optimization: Any = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
+    report: Any = optimization.step_window([make_batch(seed=seed) for seed in range(size)])
     assert (report.stepped, report.skipped, report.evaluations, report.loss) == (False, size, 1, None)
     assert [output.reason for output in report.outputs] == ["no boxes"] * size
     assert (optimization.global_step, optimization.batches_seen) == (0, size)
@@ -206,14 +207,14 @@ def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(
     model: Any, make_batch: Any, optimizers: Any
 ) -> None:
     optimizer = optimizers.SwallowsEverything(model.parameters(), lr=0.1)
-    optimization = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
+    optimization: Any = AutomaticOptimization(model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer)
     with pytest.raises(LoopError, match=r"`SwallowsEverything\.step` to end") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "skip_swallowed"
 
 
 def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model: Any, make_batch: Any) -> None:
-    optimization = AutomaticOptimization(
+    optimization: Any = AutomaticOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), SGD(model.parameters(), lr=0.1)
     )
     closure = optimization.closure([make_batch()])
@@ -224,13 +225,13 @@ def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model: Any, 
 
 
 def test_later_evaluations_replay_only_those_that_contributed(model: Any, make_batch: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     def step(model: Any, batch: Any, evaluation: Any, batch_idx: Any) -> Any:
         seen.append((evaluation, batch_idx))
         return SkippedStep(reason="odd") if batch_idx == 11 else loss_of(model, batch)
 
-    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=2))
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=2))
     optimization.step_window([make_batch(seed=seed) for seed in range(3)], batch_idx=10)
     assert seen[:3] == [(0, 10), (0, 11), (0, 12)]
     assert seen[3:5] == [(1, 10), (1, 12)]
@@ -243,14 +244,14 @@ def test_an_empty_window_is_an_error(model: Any, training_step: Any) -> None:
 
 
 def test_hiddens_are_for_a_window_of_one_chunk(model: Any, make_batch: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     def step(model: Any, batch: Any, hiddens: Any) -> Any:
         seen.append(hiddens)
         return {"loss": loss_of(model, batch), "hiddens": model(batch[0])}
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
-    report = optimization.step(make_batch(), hiddens="first")
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    report: Any = optimization.step(make_batch(), hiddens="first")
     assert seen == ["first"]
     assert report.output.hiddens.grad_fn is None
     with pytest.raises(LoopError) as caught:
@@ -261,11 +262,12 @@ def test_hiddens_are_for_a_window_of_one_chunk(model: Any, make_batch: Any) -> N
 def test_gradients_are_clipped_at_each_evaluation_and_only_those_of_the_optimizer(make_batch: Any) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64))
-    seen, batch = [], make_batch()
+    seen: list[Any] = []
+    batch = make_batch()
     gradients = torch.autograd.grad(loss_of(model, batch), list(model[1].parameters()))
     norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
     optimizer = recording(LBFGS, seen, max_iter=3)(model[1].parameters())
-    report = AutomaticOptimization(model, loss_of, optimizer, max_grad_norm=0.01).step(batch)
+    report: Any = AutomaticOptimization(model, loss_of, optimizer, max_grad_norm=0.01).step(batch)
     torch.testing.assert_close(report.grad_norm, norm)
     assert report.evaluations > 1
     for evaluation in seen:
@@ -276,7 +278,7 @@ def test_gradients_are_clipped_at_each_evaluation_and_only_those_of_the_optimize
 def test_an_infinite_norm_measures_without_clipping(model: Any, make_batch: Any, training_step: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
     optimizer = SGD(model.parameters(), lr=0.1)
-    report = AutomaticOptimization(model, training_step, optimizer, max_grad_norm=float("inf")).step(batch)
+    report: Any = AutomaticOptimization(model, training_step, optimizer, max_grad_norm=float("inf")).step(batch)
     assert report.grad_norm > 0
     AutomaticOptimization(other, training_step, SGD(other.parameters(), lr=0.1)).step(batch)
     assert all(map(torch.equal, model.parameters(), other.parameters()))

@@ -39,7 +39,7 @@ def test_sgd_takes_the_step_that_torch_takes(model: Any, make_batch: Any, traini
 def test_lbfgs_reports_the_loss_before_the_step(model: Any, make_batch: Any, training_step: Any) -> None:
     batch = make_batch()
     before = loss_of(model, batch).detach()
-    report = AutomaticOptimization(model, training_step, LBFGS(model.parameters(), max_iter=5)).step(batch)
+    report: Any = AutomaticOptimization(model, training_step, LBFGS(model.parameters(), max_iter=5)).step(batch)
     assert torch.equal(report.loss, before)
     assert torch.equal(report.output.log["mse"], before)
     assert loss_of(model, batch) < before
@@ -47,14 +47,14 @@ def test_lbfgs_reports_the_loss_before_the_step(model: Any, make_batch: Any, tra
 
 
 def test_evaluations_are_counted(model: Any, make_batch: Any, training_step: Any, optimizers: Any) -> None:
-    optimization = AutomaticOptimization(model, training_step, optimizers.CallsTwice(model.parameters(), lr=0.1))
-    report = optimization.step(make_batch())
+    optimization: Any = AutomaticOptimization(model, training_step, optimizers.CallsTwice(model.parameters(), lr=0.1))
+    report: Any = optimization.step(make_batch())
     assert (report.evaluations, len(report.outputs), report.stepped, report.skipped) == (2, 1, True, 0)
     assert optimization.global_step == 1
 
 
 def test_a_step_can_ask_which_evaluation_it_is(model: Any, make_batch: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     def step(model: Any, batch: Any, evaluation: Any) -> Any:
         seen.append(evaluation)
@@ -97,7 +97,7 @@ def test_a_scheduler_that_patched_the_instance_does_not_hide_the_closure_paramet
 ) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    optimization = AutomaticOptimization(model, training_step, optimizer)
+    optimization: Any = AutomaticOptimization(model, training_step, optimizer)
     assert optimization.step(make_batch()).evaluations == 1
     scheduler.step()  # it warns if the step has not gone through the instance
 
@@ -106,7 +106,7 @@ def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(
     model: Any, make_batch: Any, training_step: Any, optimizers: Any
 ) -> None:
     before = parameters_of(model)
-    optimization = AutomaticOptimization(model, training_step, optimizers.NeverCalls(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, training_step, optimizers.NeverCalls(model.parameters(), lr=0.1))
     with pytest.raises(ClosureNotCalledError) as caught:
         optimization.step(make_batch())
     assert str(caught.value) == (
@@ -118,7 +118,7 @@ def test_an_optimizer_that_never_calls_is_named_and_no_counter_moves(
 
 
 def test_a_report_is_taken_once(model: Any, make_batch: Any, training_step: Any) -> None:
-    optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1))
     closure = optimization.closure([make_batch()])
     with pytest.raises(ClosureNotCalledError):
         closure.take()
@@ -133,7 +133,7 @@ def test_a_report_is_taken_once(model: Any, make_batch: Any, training_step: Any)
 def test_a_closure_that_is_called_late_is_refused(
     model: Any, make_batch: Any, training_step: Any, optimizers: Any
 ) -> None:
-    optimization = AutomaticOptimization(model, training_step, optimizers.CallsLate(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, training_step, optimizers.CallsLate(model.parameters(), lr=0.1))
     with pytest.raises(ClosureNotCalledError):
         optimization.step(make_batch())
     with pytest.raises(LoopError) as caught:
@@ -147,7 +147,7 @@ def test_an_exception_that_the_optimizer_swallowed_is_raised_again(
     def step(model: Any, batch: Any) -> Any:
         raise KeyError("label")
 
-    optimization = AutomaticOptimization(model, step, optimizers.SwallowsErrors(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, step, optimizers.SwallowsErrors(model.parameters(), lr=0.1))
     before = parameters_of(model)
     with pytest.raises(KeyError, match=r"^'label'\nin training step `step`$"):
         optimization.step(make_batch())
@@ -171,7 +171,7 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model: Any, make_
             raise ValueError("second")
         return loss_of(model, batch)
 
-    optimization = AutomaticOptimization(model, step, SwallowsTheSecond(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, step, SwallowsTheSecond(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match=r"^second\nin training step `step`\nin evaluation 2 of one optimizer step"):
         optimization.step(make_batch())
 
@@ -179,7 +179,7 @@ def test_a_later_evaluation_that_raises_leaves_no_stale_result(model: Any, make_
 def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name(
     model: Any, make_batch: Any, training_step: Any, optimizers: Any
 ) -> None:
-    optimization = AutomaticOptimization(model, training_step, optimizers.SAMAsCommonlyWritten(model.parameters()))
+    optimization: Any = AutomaticOptimization(model, training_step, optimizers.SAMAsCommonlyWritten(model.parameters()))
     for seed in (0, 1):  # the second time there would be stale gradients to serve
         with pytest.raises(LoopError, match=r"`SAMAsCommonlyWritten\.step` to call its closure before") as caught:
             optimization.step(make_batch(seed=seed))
@@ -188,7 +188,7 @@ def test_an_optimizer_that_needs_gradients_before_its_closure_is_told_so_by_name
 
 def test_gradients_are_none_after_a_step_also_those_of_parameters_that_are_not_the_optimizers(make_batch: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 1, dtype=torch.float64))
-    optimization = AutomaticOptimization(model, loss_of, SGD(model[1].parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, loss_of, SGD(model[1].parameters(), lr=0.1))
     before = parameters_of(model[0])
     optimization.step(make_batch())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -216,7 +216,7 @@ def test_a_logged_parameter_shows_its_value_before_the_step(make_batch: Any) -> 
         }
 
     weight = model.weight.detach().clone()
-    report = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
+    report: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
     assert not torch.equal(model.bias, before)
     assert torch.equal(report.output.log["bias"], before[0])
     assert torch.equal(report.output.progress_bar["bias"], before[0])
@@ -227,7 +227,7 @@ def test_a_logged_parameter_shows_its_value_before_the_step(make_batch: Any) -> 
 def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step() -> None:
     model = nn.Linear(2, 1)
     before = model.weight[0, 0].item()
-    report = AutomaticOptimization(
+    report: Any = AutomaticOptimization(
         model, lambda model, batch: model.weight[0, 0], SGD(model.parameters(), lr=1.0)
     ).step(torch.ones(3, 2))
     assert report.loss.item() == before
@@ -235,13 +235,13 @@ def test_a_loss_that_is_a_view_of_a_parameter_is_reported_before_the_step() -> N
 
 
 def test_a_returned_model_is_not_mutated(model: Any, make_batch: Any) -> None:
-    kept = []
+    kept: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         kept.append(TrainingOutput(loss=loss_of(model, batch), log={"bias": model.bias}))
         return kept[-1]
 
-    report = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
+    report: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
     assert kept[0].loss.grad_fn is not None
     assert report.loss.grad_fn is None
     assert type(report.output) is TrainingOutput
@@ -249,7 +249,7 @@ def test_a_returned_model_is_not_mutated(model: Any, make_batch: Any) -> None:
 
 
 def test_a_wrong_output_at_the_first_evaluation_changes_nothing(model: Any, make_batch: Any) -> None:
-    calls = []
+    calls: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         calls.append(1)
@@ -272,7 +272,7 @@ def test_a_wrong_output_at_a_later_evaluation_says_where_the_parameters_stand(mo
     def step(model: Any, batch: Any, evaluation: Any) -> Any:
         return "warm" if evaluation == 2 else loss_of(model, batch)
 
-    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
     with pytest.raises(StepOutputError) as caught:
         optimization.step(make_batch())
     assert caught.value.problems[0].code == "wrong_return_type"
@@ -286,7 +286,7 @@ def test_user_exceptions_gain_a_note_with_epoch_and_batch(model: Any, make_batch
     def broken_step(model: Any, batch: Any) -> Any:
         raise KeyError("label")
 
-    optimization = AutomaticOptimization(model, broken_step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, broken_step, SGD(model.parameters(), lr=0.1))
     with pytest.raises(KeyError, match=r"^'label'\nin training step `broken_step`, epoch 2, batch 17$") as caught:
         optimization.step(make_batch(), epoch=2, batch_idx=17)
     assert caught.value.__notes__ == ["in training step `broken_step`, epoch 2, batch 17"]
@@ -296,22 +296,23 @@ def test_stop_iteration_from_the_step_is_an_error_that_names_it(model: Any, make
     def exhausted_step(model: Any, batch: Any) -> Any:
         return next(iter(()))
 
-    optimization = AutomaticOptimization(model, exhausted_step, SGD(model.parameters(), lr=0.1))
-    with pytest.raises(RuntimeError, match="expected step `exhausted_step` to return") as caught:
+    optimization: Any = AutomaticOptimization(model, exhausted_step, SGD(model.parameters(), lr=0.1))
+    assert issubclass(LoopError, RuntimeError)
+    with pytest.raises(LoopError, match="expected step `exhausted_step` to return") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "stop_iteration"
 
 
 @pytest.mark.parametrize("saves_nothing", [False, True])
 def test_the_same_loss_twice_is_an_error(model: Any, make_batch: Any, saves_nothing: Any) -> None:
-    kept = []
+    kept: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         if not kept:
             kept.append(model.weight.sum() if saves_nothing else loss_of(model, batch))
         return kept[0]
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
     optimization.step(make_batch())
     before = parameters_of(model)
     with pytest.raises(LoopError, match="went backward before") as caught:
@@ -327,7 +328,7 @@ def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model: A
         state[0] = state[0] + loss_of(model, batch)
         return state[0]
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
     optimization.step(make_batch())
     with pytest.raises(LoopError, match="return it as `hiddens`") as caught:
         optimization.step(make_batch())
@@ -336,7 +337,9 @@ def test_state_that_was_not_detached_is_an_error_that_names_the_way_out(model: A
 
 def test_a_window_that_gives_no_gradient_is_an_error(model: Any, make_batch: Any) -> None:
     elsewhere = nn.Parameter(torch.ones((), dtype=torch.float64))
-    optimization = AutomaticOptimization(model, lambda model, batch: elsewhere * 2, SGD(model.parameters(), lr=0.1))
+    optimization: Any = AutomaticOptimization(
+        model, lambda model, batch: elsewhere * 2, SGD(model.parameters(), lr=0.1)
+    )
     with pytest.raises(LoopError, match="got no gradient in any") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "no_gradient"
@@ -352,14 +355,14 @@ def test_nothing_to_train_is_refused_at_the_start(model: Any, training_step: Any
 
 
 def test_after_a_step_graph_and_output_are_gone(model: Any, make_batch: Any) -> None:
-    losses = []
+    losses: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         loss = loss_of(model, batch)
         losses.append(weakref.ref(loss))
         return {"loss": loss}
 
-    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=3))
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=3))
     gc.disable()
     try:
         batch = make_batch()
@@ -378,7 +381,7 @@ def test_a_skip_at_a_later_evaluation_is_an_error(model: Any, make_batch: Any) -
     def step(model: Any, batch: Any, evaluation: Any) -> Any:
         return SkippedStep(reason="bored") if evaluation else loss_of(model, batch)
 
-    optimization = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
     with pytest.raises(LoopError, match="bored") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "skipped_later"
@@ -391,7 +394,7 @@ def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_ag
         batch[0].add_(1.0)
         return loss_of(model, batch)
 
-    optimization = AutomaticOptimization(model, noisy_step, LBFGS(model.parameters(), max_iter=5))
+    optimization: Any = AutomaticOptimization(model, noisy_step, LBFGS(model.parameters(), max_iter=5))
     with pytest.raises(LoopError, match="`noisy_step` to leave its batch as it is") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "window_changed"
@@ -403,6 +406,6 @@ def test_each_evaluation_gets_containers_of_its_own(model: Any, make_batch: Any)
 
     x, y = make_batch()
     batch = {"x": x, "more": [y]}
-    report = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5)).step(batch)
+    report: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5)).step(batch)
     assert report.evaluations > 1
     assert len(batch) == 2

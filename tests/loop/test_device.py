@@ -20,14 +20,15 @@ META = torch.device("meta")
 def test_nested_batches_move_and_keep_their_containers() -> None:
     packed = pack_sequence([torch.zeros(2)])
     batch = {"pair": Pair(torch.zeros(2), ["a"]), "more": OrderedDict(list=[torch.zeros(1), 3]), "packed": packed}
-    there = moved(batch, META)
+    there: Any = moved(batch, META)
     assert type(there["pair"]) is Pair
     assert there["pair"].x.device == META
     assert there["pair"].names == ["a"]
     assert type(there["more"]) is OrderedDict
     assert there["more"]["list"][0].device == META
     assert there["packed"].data.device == META
-    assert batch["pair"].x.device.type == "cpu"
+    pair: Any = batch["pair"]
+    assert pair.x.device.type == "cpu"
 
 
 def test_without_a_device_tensors_stay_what_they_are() -> None:
@@ -52,8 +53,8 @@ class Recording(SingleProcess):
 
     __slots__ = ("asked", "skips")
 
-    def __init__(self, skips=()):
-        self.asked = []
+    def __init__(self, skips: tuple[int, ...] = ()) -> None:
+        self.asked: list[str] = []
         self.skips = skips
 
     def wrap(self, step: Any) -> Any:
@@ -91,9 +92,9 @@ def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(
 
 def test_a_skip_that_ranks_agree_on_is_a_skip(model: Any, make_batch: Any, training_step: Any) -> None:
     engine = Recording(skips=(1,))
-    optimization = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), engine=engine)
+    optimization: Any = AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1), engine=engine)
     expected = model.weight - 0.1 * torch.autograd.grad(training_step(model, make_batch(2))["loss"], model.weight)[0]
-    report = optimization.step_window([make_batch(6), make_batch(2)])
+    report: Any = optimization.step_window([make_batch(6), make_batch(2)])
     assert (report.skipped, report.outputs[0].reason) == (1, "rank 1")
     torch.testing.assert_close(model.weight, expected)
 
@@ -104,7 +105,7 @@ def test_an_error_goes_through_the_agreement_before_any_backward(model: Any, mak
     def step(model: Any, batch: Any) -> Any:
         raise ValueError("broken")
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), engine=engine)
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), engine=engine)
     with pytest.raises(ValueError, match=r"^broken"):
         optimization.step(make_batch())
     assert engine.asked == ["total [8]", "step", "agree"]

@@ -27,10 +27,10 @@ def train(model: Any, batch: Any, optimizer: Any) -> Any:
 
 def test_the_step_moves_the_parameters_itself(model: Any, make_batch: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
-    optimization = ManualOptimization(
+    optimization: Any = ManualOptimization(
         model, lambda model, batch, optimizers: train(model, batch, optimizers), SGD(model.parameters(), lr=0.1)
     )
-    report = optimization.step(batch)
+    report: Any = optimization.step(batch)
     loss = train(other, batch, SGD(other.parameters(), lr=0.1))
     assert (report.stepped, report.evaluations, report.weights, optimization.global_step) == (True, 1, (8,), 1)
     assert torch.equal(report.loss, loss.detach())
@@ -51,10 +51,10 @@ def test_the_step_moves_the_parameters_itself(model: Any, make_batch: Any) -> No
     ],
 )
 def test_every_manual_form_is_taken(model: Any, make_batch: Any, returned: Any) -> None:
-    optimization = ManualOptimization(
+    optimization: Any = ManualOptimization(
         model, lambda model, batch: returned(loss_of(model, batch)), SGD(model.parameters(), lr=0.1)
     )
-    report = optimization.step(make_batch())
+    report: Any = optimization.step(make_batch())
     assert type(report.output) is ManualOutput
     assert (report.stepped, report.skipped, optimization.global_step, optimization.batches_seen) == (False, 0, 0, 1)
 
@@ -67,7 +67,7 @@ def test_optimizers_are_given_as_they_came(model: Any, make_batch: Any) -> None:
             train(model, batch, optimizers["b"])
         return {"log": {"global_step": global_step}}
 
-    optimization = ManualOptimization(model, step, optimizers)
+    optimization: Any = ManualOptimization(model, step, optimizers)
     reports = [optimization.step(make_batch()) for _ in range(3)]
     assert [report.stepped for report in reports] == [False, True, False]
     assert [report.output.log["global_step"] for report in reports] == [0, 0, 1]
@@ -85,7 +85,7 @@ def test_a_step_left_out_by_the_users_scaler_does_not_count(make_batch: Any) -> 
         scaler.step(optimizer)
         scaler.update()
 
-    optimization = ManualOptimization(model, step, optimizer)
+    optimization: Any = ManualOptimization(model, step, optimizer)
     assert [optimization.step(make_batch()).stepped for _ in range(2)] == [False, True]
 
 
@@ -96,10 +96,10 @@ def test_no_hook_stays_on_the_optimizers(model: Any, make_batch: Any) -> None:
 
 
 def test_a_skip_is_counted(model: Any, make_batch: Any) -> None:
-    optimization = ManualOptimization(
+    optimization: Any = ManualOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), SGD(model.parameters(), lr=0.1)
     )
-    report = optimization.step(make_batch())
+    report: Any = optimization.step(make_batch())
     assert (report.skipped, report.stepped, report.loss) == (1, False, None)
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_output_after_a_step_says_that_it_stepped(model: Any, make_batch
     def step(model: Any, batch: Any, optimizers: Any) -> Any:
         return train(model, batch, optimizers).item()
 
-    optimization = ManualOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    optimization: Any = ManualOptimization(model, step, SGD(model.parameters(), lr=0.1))
     with pytest.raises(StepOutputError) as caught:
         optimization.step(make_batch(), epoch=0, batch_idx=3)
     assert (caught.value.problems[0].code, caught.value.batch_idx) == ("wrong_return_type", 3)
@@ -116,7 +116,7 @@ def test_a_wrong_output_after_a_step_says_that_it_stepped(model: Any, make_batch
 
 
 def test_a_loss_that_is_not_finite_is_an_error(model: Any, make_batch: Any) -> None:
-    optimization = ManualOptimization(
+    optimization: Any = ManualOptimization(
         model, lambda model, batch: loss_of(model, batch) * float("nan"), SGD(model.parameters(), lr=0.1)
     )
     with pytest.raises(StepOutputError, match="expected a finite loss, got nan") as caught:
@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_is_an_error(model: Any, make_batch: Any) -> N
 
 
 def test_gradients_are_on_whatever_surrounds_the_step(model: Any, make_batch: Any) -> None:
-    optimization = ManualOptimization(
+    optimization: Any = ManualOptimization(
         model, lambda model, batch, optimizers: train(model, batch, optimizers), SGD(model.parameters(), lr=0.1)
     )
     with torch.no_grad():

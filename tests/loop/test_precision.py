@@ -1,6 +1,6 @@
 """Rule 8: autocast, and a scaler that gets its closure run first."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -30,13 +30,13 @@ def square_step(model: Any, batch: Any) -> Any:
     ("precision", "dtype"), [("fp32", torch.float32), ("bf16-mixed", torch.bfloat16), ("fp16-mixed", torch.float16)]
 )
 def test_the_step_runs_under_autocast_and_only_the_step(model: Any, batch: Any, precision: Any, dtype: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     def step(model: Any, batch: Any) -> Any:
         seen.append(model(batch).dtype)
         return square_step(model, batch)
 
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), precision=precision)
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), precision=precision)
     optimization.step(batch)
     assert seen == [dtype]
     assert not torch.is_autocast_enabled("cpu")
@@ -44,7 +44,7 @@ def test_the_step_runs_under_autocast_and_only_the_step(model: Any, batch: Any, 
 
 
 def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model: Any, batch: Any) -> None:
-    seen = []
+    seen: list[Any] = []
 
     class Recording(SGD):
         def step(self, closure: Any = None) -> Any:
@@ -57,10 +57,10 @@ def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model: Any, batch
 
     expected = torch.autograd.grad(square_step(model, batch), list(model.parameters()))
     norm = torch.cat([gradient.flatten() for gradient in expected]).norm()
-    optimization = AutomaticOptimization(
+    optimization: Any = AutomaticOptimization(
         model, step, Recording(model.parameters(), lr=0.1), precision="fp16-mixed", max_grad_norm=norm.item() / 2
     )
-    report = optimization.step(batch)
+    report: Any = optimization.step(batch)
     torch.testing.assert_close(report.grad_norm, norm)
     for clipped, gradient in zip(seen, expected, strict=True):
         torch.testing.assert_close(clipped, gradient / 2)
@@ -68,14 +68,14 @@ def test_the_optimizer_and_the_clipping_see_unscaled_gradients(model: Any, batch
 
 
 def test_a_step_left_out_by_the_scaler_is_told_by_the_scale_and_moves_no_counter(model: Any, batch: Any) -> None:
-    optimization = AutomaticOptimization(
+    optimization: Any = AutomaticOptimization(
         model,
         lambda model, batch: square_step(model, batch) * 1e36,
         SGD(model.parameters(), lr=0.1),
         precision="fp16-mixed",
     )
     before, scale = [p.clone() for p in model.parameters()], optimization.scaler.get_scale()
-    report = optimization.step(batch)
+    report: Any = optimization.step(batch)
     assert (report.stepped, report.skipped, optimization.global_step, optimization.batches_seen) == (False, 0, 0, 1)
     assert optimization.scaler.get_scale() == scale / 2
     assert all(map(torch.equal, model.parameters(), before))
@@ -94,7 +94,7 @@ def test_accumulation_under_the_scaler_equals_the_whole_batch(batch: Any) -> Non
             return square_step(model, batch)
 
     windows = [[batch[:5], batch[5:6], batch[6:]]]
-    optimization = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), precision="fp16-mixed")
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), precision="fp16-mixed")
     assert optimization.step_window(windows[0]).skipped == 1
     AutomaticOptimization(other, step, SGD(other.parameters(), lr=0.1)).step(torch.cat([batch[:5], batch[6:]]))
     for own, expected in zip(model.parameters(), other.parameters(), strict=True):
@@ -103,7 +103,7 @@ def test_accumulation_under_the_scaler_equals_the_whole_batch(batch: Any) -> Non
 
 def test_a_skip_under_the_scaler_leaves_it_alone(model: Any, batch: Any) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
-    optimization = AutomaticOptimization(
+    optimization: Any = AutomaticOptimization(
         model, lambda model, batch: SkippedStep(reason="no boxes"), optimizer, precision="fp16-mixed"
     )
     before = optimization.scaler.state_dict()
@@ -121,7 +121,7 @@ def test_after_an_error_under_the_scaler_the_next_step_works(model: Any, batch: 
                 raise ValueError("once")
             return super().step()
 
-    optimization = AutomaticOptimization(
+    optimization: Any = AutomaticOptimization(
         model, square_step, FailsOnce(model.parameters(), lr=0.1), precision="fp16-mixed"
     )
     with pytest.raises(ValueError, match=r"^once"):
@@ -141,7 +141,7 @@ def test_fp16_is_refused_by_name_with_an_optimizer_that_demands_a_closure(model:
 
 def test_an_unknown_precision_is_refused_at_the_start(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
-        AutomaticOptimization(model, square_step, SGD(model.parameters(), lr=0.1), precision="16")
+        AutomaticOptimization(model, square_step, SGD(model.parameters(), lr=0.1), precision=cast(Any, "16"))
     assert str(caught.value) == (
         "expected 'fp32', 'bf16-mixed', 'fp16-mixed' as `precision`, got str '16'  [option]\n  help: write one of them"
     )

@@ -40,7 +40,8 @@ def test_a_bound_method_gets_the_batch() -> None:
 
 def test_a_decorated_method_gets_the_batch() -> None:
     model = Module()
-    assert Step(model, model.decorated)(BATCH, {})["metrics"]["batch"] is BATCH
+    returned: Any = Step(model, model.decorated)(BATCH, {})
+    assert returned["metrics"]["batch"] is BATCH
 
 
 def test_a_function_that_holds_its_model_gets_the_batch() -> None:
