@@ -1,0 +1,119 @@
+"""One step of a LightningModule, checked: the call, and what Lightning is given for it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+
+from strictstep.schema.base import AnyOutput, StepOutput
+from strictstep.schema.coerce import carefully_checked, plainly_checked
+from strictstep.schema.errors import StepOutputError
+from strictstep.schema.integrations.lightning_contract import Contract
+from strictstep.schema.integrations.lightning_log import log_to
+from strictstep.schema.integrations.lightning_place import place_of, trainer_of
+from strictstep.schema.integrations.lightning_ranks import refusal
+from strictstep.schema.missing import FIELDS
+from strictstep.schema.outputs import SkippedStep
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_uncompiled: Callable[..., Any] = torch.compiler.disable
+_stepping: set[int] = set()  # the modules that are inside a checked step, by `id`
+
+
+class CheckedMethod:
+    """A step of one module, checked; it stands among the instance's attributes, and is copied and pickled with it."""
+
+    def __init__(self, module: LightningModule, name: str, step: Callable[..., object], contract: Contract) -> None:
+        """Keep what is needed for each call, and what Lightning reads: the function itself, `self` in front."""
+        self.module, self.name, self.step, self.contract = module, name, step, contract
+        self.__wrapped__: Callable[..., object] = inspect.unwrap(step)
+        self.__signature__ = inspect.signature(self.__wrapped__)  # for the wrapper that dynamo puts around this one
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the function: pickle finds none that a decorator has replaced in its class."""
+        return CheckedMethod, (self.module, self.name, self.step, self.contract)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Call the step and check what it returns."""
+        return call_checked(self.module, self.name, self.step, self.contract, args, kwargs)
+
+
+def call_checked(
+    module: LightningModule, name: str, step: Callable[..., object], contract: Contract, args: Args, kwargs: Kwargs
+) -> object:
+    """Call a bound step, check and log what it returns, and give Lightning what it expects.
+
+    Raises:
+        StepOutputError: with every problem at once.
+        SkipRefusedError: for a skip where Lightning cannot skip, on every rank.
+        OtherRankError: if the training step of another rank returned an invalid output.
+    """
+    if id(module) in _stepping:
+        return step(*args, **kwargs)  # called by another step, or by `super()`: that one's output is what counts
+    # Inside a graph that is being compiled the check is left to run between graphs, not traced.
+    outcome_of = _uncompiled(_outcome) if torch.compiler.is_compiling() else _outcome
+    outcome = outcome_of(module, name, step, contract, args, kwargs, _returned(module, step, args, kwargs))
+    if isinstance(outcome, Exception):
+        del module, step, args, kwargs  # a kept error keeps this frame, and with it the model and the batch
+        raise outcome
+    return outcome
+
+
+def _returned(module: LightningModule, step: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+    _stepping.add(id(module))
+    try:
+        return step(*args, **kwargs)
+    finally:
+        _stepping.discard(id(module))
+
+
+def _outcome(
+    module: LightningModule,
+    name: str,
+    step: Callable[..., object],
+    contract: Contract,
+    args: Args,
+    kwargs: Kwargs,
+    returned: object,
+) -> object:
+    """What Lightning is given, or the error: the caller has a frame to clear before it raises."""
+    call, trainer = contract.call_for(module, name), trainer_of(module)
+    place = partial(place_of, module, step, call.stage, args, kwargs)
+    checked: Any = plainly_checked(returned, call.model)
+    if checked is None:
+        checked = carefully_checked(returned, call._replace(step=step))
+    if type(checked) is StepOutputError:
+        checked = place().error(checked)
+    if trainer is not None and call.stage == "training":
+        checked = refusal(trainer, checked, place) or checked
+    if isinstance(checked, Exception):
+        return checked
+    if _logs(module, name):
+        log_to(module, checked, contract.reductions, contract.log_options)
+    return _given(checked, returned)
+
+
+def _logs(module: LightningModule, name: str) -> bool:
+    """Whether there is somewhere to log to: a trainer that runs this very step, or Fabric."""
+    trainer = trainer_of(module)
+    if trainer is None:
+        return module.fabric is not None
+    return module._current_fx_name == name and not trainer.barebones
+
+
+def _given(output: AnyOutput, returned: object) -> object:
+    """Lightning's own forms: nothing, the loss, or a dict whose other names reach the hooks as `outputs`."""
+    if returned is None or isinstance(output, SkippedStep):
+        return None
+    fields, named = output.model_fields_set, isinstance(returned, (Mapping, StepOutput))
+    if fields == {"loss"} and not named:
+        return output.loss
+    given = {name: getattr(output, name) for name in FIELDS if name in fields}
+    if output.loss is None:
+        given.pop("loss", None)  # manual optimization would ask it for `.detach()`
+    return {**output.metrics, **given}
