@@ -5,6 +5,7 @@ told about epochs by it, and one that has `state_dict` and `load_state_dict` is 
 """
 
 import os
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,15 +43,19 @@ class JSONLLogger:
         self.path = Path(path)
         self._file: BinaryIO | None = None
         self._position = 0
-        self._epoch = 0
+        self._epoch = self._step = 0
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Write the values of one optimizer step; it belongs to the epoch after the last one that was logged.
+        """Write the values of one optimizer step.
+
+        It belongs to the epoch after the last one that was logged; a number that does not grow begins another run.
 
         Args:
             metrics: names to scalars, on whatever device.
             step: how many optimizer steps there have been, this one included.
         """
+        self._epoch = self._epoch if step > self._step else 0
+        self._step = step
         self._write(LoggedStep(epoch=self._epoch, global_step=step, values=host_values(metrics)))
 
     def log_epoch(self, values: Mapping[str, Any], epoch: int, global_step: int) -> None:
@@ -78,9 +83,9 @@ class JSONLLogger:
             ValueError: if it ends before the checkpoint's position.
         """
         self.close()
-        self._position, self._epoch = state["position"], state["epoch"]
+        self._position, self._epoch, self._step = state["position"], state["epoch"], 0
         if self._position:
-            self._file = _cut_back(self.path, self._position)
+            _cut_back(self.path, self._position)
 
     def close(self) -> None:
         """Close the file; a line that comes later is appended."""
@@ -99,11 +104,11 @@ class JSONLLogger:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab" if self._position else "wb")
+            weakref.finalize(self, self._file.close)  # nobody closes a logger after training
         return self._file
 
 
-def _cut_back(path: Path, position: int) -> BinaryIO:
-    """Open a file for writing at a position; what was behind it is gone."""
+def _cut_back(path: Path, position: int) -> None:
     size = path.stat().st_size
     if size < position:
         raise ValueError(
@@ -111,7 +116,6 @@ def _cut_back(path: Path, position: int) -> BinaryIO:
             "  help: put back the file that belongs to the checkpoint"
         )
     os.truncate(path, position)
-    return path.open("ab")
 
 
 class TensorBoardLogger:
