@@ -27,7 +27,7 @@ from strictstep.schema.describe import describe, name_of, names_text
 from strictstep.schema.integrations.lightning_contract import STAGES, contract_of
 from strictstep.schema.integrations.lightning_log import NO_OPTIONS
 from strictstep.schema.integrations.lightning_ranks import OtherRankError, SkipRefusedError
-from strictstep.schema.integrations.lightning_steps import CheckedMethod, call_checked
+from strictstep.schema.integrations.lightning_steps import CheckedMethod, outcome_of
 from strictstep.schema.validate import AsItIs
 
 __all__ = ["OtherRankError", "SkipRefusedError", "checked", "checked_step"]
@@ -93,7 +93,11 @@ def checked_step(
 
         @functools.wraps(step)
         def checked_method(self: LightningModule, *args: Any, **kwargs: Any) -> object:
-            return call_checked(self, name, MethodType(step, self), contract, args, kwargs)
+            outcome = outcome_of(self, name, MethodType(step, self), contract, args, kwargs)
+            if isinstance(outcome, Exception):
+                del self, args, kwargs  # a kept error keeps this frame, and with it the model and the batch
+                raise outcome
+            return outcome
 
         # For Lightning, which looks below one wrapper only, and dynamo puts another around this one.
         checked_method.__signature__ = inspect.signature(step)  # type: ignore[attr-defined]

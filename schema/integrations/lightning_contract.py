@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import MODELS, Call, model_of
+from strictstep.schema.coerce import MODELS, Call, OnNone, model_of
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage
 from strictstep.schema.integrations.lightning_log import reductions_of, refuse_other_options
@@ -44,7 +44,7 @@ class Contract:
 
 
 def contract_of(
-    name: str, schema: type[AnyOutput] | None, strict: Any, on_none: Any, log_options: Mapping[str, Any]
+    name: str, schema: type[AnyOutput] | None, strict: Any, on_none: OnNone, log_options: Mapping[str, Any]
 ) -> Contract:
     """Put a contract together; what is wrong with the options is said here, at decoration.
 
@@ -54,7 +54,7 @@ def contract_of(
     """
     if type(strict) is not bool:
         raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
-    if type(on_none) is not str or on_none not in ("skip", "error"):
+    if on_none not in ("skip", "error"):
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
     refuse_other_options(log_options)
     models = {stage: model_of(stage, schema) for stage in _stages_for(name, schema)}

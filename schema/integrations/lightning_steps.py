@@ -21,7 +21,6 @@ from strictstep.schema.outputs import SkippedStep
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-_uncompiled: Callable[..., Any] = torch.compiler.disable
 _stepping: set[int] = set()  # the modules that are inside a checked step, by `id`
 
 
@@ -40,28 +39,22 @@ class CheckedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Call the step and check what it returns."""
-        return call_checked(self.module, self.name, self.step, self.contract, args, kwargs)
+        outcome = outcome_of(self.module, self.name, self.step, self.contract, args, kwargs)
+        if isinstance(outcome, Exception):
+            del self, args, kwargs  # a kept error keeps this frame, and with it the model and the batch
+            raise outcome
+        return outcome
 
 
-def call_checked(
+def outcome_of(
     module: LightningModule, name: str, step: Callable[..., object], contract: Contract, args: Args, kwargs: Kwargs
 ) -> object:
-    """Call a bound step, check and log what it returns, and give Lightning what it expects.
-
-    Raises:
-        StepOutputError: with every problem at once.
-        SkipRefusedError: for a skip where Lightning cannot skip, on every rank.
-        OtherRankError: if the training step of another rank returned an invalid output.
-    """
+    """Call a bound step, check and log what it returns: what Lightning is given for it, or the error, to be raised."""
     if id(module) in _stepping:
         return step(*args, **kwargs)  # called by another step, or by `super()`: that one's output is what counts
     # Inside a graph that is being compiled the check is left to run between graphs, not traced.
-    outcome_of = _uncompiled(_outcome) if torch.compiler.is_compiling() else _outcome
-    outcome = outcome_of(module, name, step, contract, args, kwargs, _returned(module, step, args, kwargs))
-    if isinstance(outcome, Exception):
-        del module, step, args, kwargs  # a kept error keeps this frame, and with it the model and the batch
-        raise outcome
-    return outcome
+    checked = _checked_between_graphs if torch.compiler.is_compiling() else _checked
+    return checked(module, name, step, contract, args, kwargs, _returned(module, step, args, kwargs))
 
 
 def _returned(module: LightningModule, step: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
@@ -72,7 +65,7 @@ def _returned(module: LightningModule, step: Callable[..., object], args: Args, 
         _stepping.discard(id(module))
 
 
-def _outcome(
+def _checked(
     module: LightningModule,
     name: str,
     step: Callable[..., object],
@@ -81,21 +74,24 @@ def _outcome(
     kwargs: Kwargs,
     returned: object,
 ) -> object:
-    """What Lightning is given, or the error: the caller has a frame to clear before it raises."""
+    """Check and log: what Lightning is given, or the error; the caller has a frame to clear before it raises."""
     call, trainer = contract.call_for(module, name), trainer_of(module)
     place = partial(place_of, module, step, call.stage, args, kwargs)
-    checked: Any = plainly_checked(returned, call.model)
-    if checked is None:
-        checked = carefully_checked(returned, call._replace(step=step))
-    if type(checked) is StepOutputError:
-        checked = place().error(checked)
+    outcome: Any = plainly_checked(returned, call.model)
+    if outcome is None:
+        outcome = carefully_checked(returned, call._replace(step=step))
+    if type(outcome) is StepOutputError:
+        outcome = place().error(outcome)
     if trainer is not None and call.stage == "training":
-        checked = refusal(trainer, checked, place) or checked
-    if isinstance(checked, Exception):
-        return checked
+        outcome = refusal(trainer, outcome, place) or outcome
+    if isinstance(outcome, Exception):
+        return outcome
     if _logs(module, name):
-        log_to(module, checked, contract.reductions, contract.log_options)
-    return _given(checked, returned)
+        log_to(module, outcome, contract.reductions, contract.log_options)
+    return _given(outcome, returned)
+
+
+_checked_between_graphs: Callable[..., object] = torch.compiler.disable(_checked)
 
 
 def _logs(module: LightningModule, name: str) -> bool:
