@@ -3,7 +3,9 @@
 import copy
 import functools
 import inspect
+import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +46,7 @@ def assert_step(
         stage: what the step is for; validation and test steps run without gradients.
         schema: a model of your own.
         strict: make names beyond the five fields an error.
-        seed: of torch's generators, and of Python's.
+        seed: of the generators of torch, Python and numpy.
 
     Returns:
         The checked output of the first run; its graph is used up.
@@ -60,7 +62,7 @@ def assert_step(
         {'rows': 8}
     """
     check = functools.partial(coerce, stage=stage, schema=schema, strict=strict, on_none="error", step=step)
-    run = functools.partial(_run, _bound(step, model), batch, check, stage, seed)
+    run = functools.partial(_run, step, model, batch, check, stage, seed)
     with _restored(model):
         output: AnyOutput = run()
         wrong = [*_wrong_loss(output), *_without_gradient(output, model, stage)]
@@ -71,37 +73,37 @@ def assert_step(
     return output
 
 
-def _bound(step: Callable[..., object], model: nn.Module) -> Callable[[object], object]:
-    """The step as a function of the batch alone."""
+def _run(
+    step: Callable[..., object],
+    model: nn.Module,
+    batch: object,
+    check: Callable[..., AnyOutput],
+    stage: Stage,
+    seed: int,
+) -> AnyOutput:
     named = inspect.signature(step).parameters
     numbers = {name: 0 for name in ("batch_idx", "epoch") if name in named}
-    if getattr(step, "__self__", None) is model:
-        return functools.partial(_last_given, step, (), numbers)
-    return functools.partial(_last_given, step, (model,), numbers)
-
-
-def _last_given(step: Any, given: tuple[Any, ...], numbers: dict[str, int], batch: object) -> object:
-    return step(*given, batch, **numbers)
-
-
-def _run(
-    step: Callable[[object], object], batch: object, check: Callable[..., AnyOutput], stage: Stage, seed: int
-) -> AnyOutput:
+    models = () if getattr(step, "__self__", None) is model else (model,)
     with _seeded(seed), torch.set_grad_enabled(stage in ("training", "manual")):
         # A copy: a step may take the labels out of a dict, and would not find them in the second run.
-        return check(step(copy.copy(batch)))
+        return check(step(*models, copy.copy(batch), **numbers))
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    state = random.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy and numpy.random.get_state()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed)
         try:
             yield
         finally:
-            random.setstate(state)
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
 
 
 @contextmanager
@@ -127,8 +129,10 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 def _wrong_loss(output: AnyOutput) -> Iterator[str]:
     if isinstance(output, SkippedStep):
         yield f"  it skipped the batch ({output.reason}): nothing can be shown of a skip"
-    elif output.loss is not None and not torch.isfinite(torch.as_tensor(output.loss)):
-        yield f"  expected a finite loss, got {float(output.loss)}"
+    elif output.loss is not None:
+        loss = torch.as_tensor(output.loss).item()
+        if not math.isfinite(loss):
+            yield f"  expected a finite loss, got {loss}"
 
 
 def _without_gradient(output: AnyOutput, model: nn.Module, stage: Stage) -> Iterator[str]:
@@ -148,4 +152,4 @@ def _difference(first: AnyOutput, second: AnyOutput, seed: int) -> Iterator[str]
     changed = [name for name in FIELDS if not same(getattr(first, name), getattr(second, name))]
     if changed:
         yield f"  expected two runs from one seed ({seed}) to agree, got another {names_text(changed)}"
-        yield "    help: draw random numbers from torch's generators, and keep nothing between steps"
+        yield "    help: draw random numbers from the seeded generators, and keep nothing between steps"

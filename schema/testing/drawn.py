@@ -54,9 +54,7 @@ def trees() -> SearchStrategy[Any]:
     leaves = st.none() | tensors(st.lists(_LENGTHS, max_size=3)) | attached_losses()
     return st.recursive(
         leaves,
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(NAMES, inner, max_size=2)
-        ),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(NAMES, inner, max_size=2),
         max_leaves=4,
     )
 

@@ -14,9 +14,9 @@ from strictstep.schema.coerce import model_of
 from strictstep.schema.errors import Stage
 from strictstep.schema.fields import names_and_annotations
 from strictstep.schema.testing.drawn import attached_losses
-from strictstep.schema.testing.valid import is_accepted, is_free, stage_of, valid_fields
+from strictstep.schema.testing.valid import is_accepted, is_free, refuse_unknown, stage_of, valid_fields
 
-Fields = dict[str, Any]
+Fields = dict[Any, Any]
 Spoil = Callable[[Fields, Tensor], object]  # makes of valid fields, and a loss with a graph, what is wrong
 
 
@@ -41,6 +41,7 @@ def invalid_returns(
     """
     stage = stage_of(schema, stage)
     model = model_of(stage, schema)
+    refuse_unknown(fields)
     spoils = [*_FORMS, *_LOSSES[stage], *_FIELDS, *_against(model)]
     spoilt = st.builds(
         lambda drawn, loss, spoil: spoil(drawn, loss),
@@ -122,8 +123,9 @@ _LOSSES: dict[Stage, tuple[Spoil, ...]] = {
     "test": _NEVER,
 }
 
+_NO_NAMES: tuple[Any, ...] = (None, 0.5, "acc", {0: 0.5})
 _FIELDS: tuple[Spoil, ...] = (
-    *(_with(field, wrong) for field in ("log", "progress_bar") for wrong in (None, 0.5, "acc", {0: 0.5})),
+    *(_with(field, wrong) for field in ("log", "progress_bar") for wrong in _NO_NAMES),
     *(
         _with_name("log", "acc", wrong)
         for wrong in (None, "warm", [0.5], {"top1": 0.5}, 1j, torch.zeros(2), torch.zeros(0), torch.tensor(1j))

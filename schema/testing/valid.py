@@ -45,6 +45,7 @@ def valid_returns(
     """
     stage = stage_of(schema, stage)
     model = model_of(stage, schema)
+    refuse_unknown(fields)
     whole = st.builds(
         lambda drawn, form: form(model, drawn), valid_fields(model, stage, fields), st.sampled_from(_FORMS)
     )
@@ -80,7 +81,6 @@ def valid_fields(
     draw: Draw, model: type[AnyOutput], stage: Stage, own: dict[str, SearchStrategy[Any]]
 ) -> dict[str, Any]:
     """The fields of a valid return, by name; free ones may be left out."""
-    _refuse_unknown(own)
     sizes: Sizes = {}
     fields = {"loss": draw(own.get("loss", losses(stage)))}
     for field, free in FREE.items():
@@ -93,7 +93,12 @@ def valid_fields(
     return fields
 
 
-def _refuse_unknown(own: dict[str, SearchStrategy[Any]]) -> None:
+def refuse_unknown(own: dict[str, SearchStrategy[Any]]) -> None:
+    """Refuse strategies for what is none of the five fields.
+
+    Raises:
+        TypeError: naming the first of them.
+    """
     unknown = sorted(own.keys() - {"loss", *FREE})
     if unknown:
         raise TypeError(f"expected strategies for the five fields, got `{unknown[0]}`")
