@@ -81,7 +81,7 @@ class Options:
     @property
     def is_manual(self) -> bool:
         """Whether the step uses its optimizers itself: they were given as several, or in a list of one."""
-        return not isinstance(self.optimizer, Optimizer) and isinstance(self.optimizer, Iterable)
+        return isinstance(self.optimizer, Iterable) and not isinstance(self.optimizer, str)
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -90,6 +90,12 @@ class Options:
         if not self.is_manual:
             return [given]
         return list(given.values() if isinstance(given, Mapping) else given)
+
+    @property
+    def example_dim(self) -> int:
+        """The dimension of a batch that counts its examples: 1 where dimension 0 is time."""
+        pair: Any = self.tbptt
+        return int(is_steps_and_dim(pair) and pair[1] == 0)
 
     @property
     def schedulers(self) -> list[Any]:
@@ -106,7 +112,7 @@ class Options:
             "on_none": self.on_none,
             "on_non_finite": self.on_non_finite,
             "precision": self.precision,
-            "weight": Weights(self.weight, dim=int(self.tbptt is not None and self.tbptt[1] == 0)),
+            "weight": Weights(self.weight, dim=self.example_dim),
             "device": self.device,
         }
         if self.is_manual:
@@ -225,7 +231,7 @@ def _manual(o: Options) -> Iterator[Found]:
 
 def _sequences(o: Options) -> Iterator[Found]:
     pair: Any = o.tbptt
-    if pair is not None and not _is_steps_and_dim(pair):
+    if pair is not None and not is_steps_and_dim(pair):
         help = "for chunks of 35 time steps along dimension 1: `tbptt=(35, 1)`"
         yield f"expected (steps, dim) as `tbptt`, got {describe(pair)}", help
     if (pair is not None or o.carry_hiddens is True) and _int(o.gradient_accumulation_steps) > 1:
@@ -296,6 +302,7 @@ def _int(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _is_steps_and_dim(pair: Any) -> bool:
+def is_steps_and_dim(pair: Any) -> bool:
+    """Whether a value can be `tbptt`."""
     is_ints = type(pair) in (tuple, list) and len(pair) == 2 and all(type(number) is int for number in pair)
     return is_ints and pair[0] >= 1 and pair[1] >= 0
