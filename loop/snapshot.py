@@ -42,19 +42,15 @@ class Snapshots:
         probe = self._probe
         if probe is not None and probe.data_ptr() != self._at:
             self._look(probe)
-        fields = output.__dict__
-        changes: dict[str, Any] = {"loss": None if loss is None else self._still(loss.detach())}
-        starts, ends = self._starts, self._ends
+        record = output.model_copy() if is_users else output
+        fields = record.__dict__
+        if loss is not None:
+            fields["loss"] = self._still(loss.detach())
         for name in _FIELDS:
-            for value in fields[name].values():
-                # `_moves`, written out: this is done for every logged value of every step
-                if isinstance(value, Tensor) and (at := value.data_ptr()) < ends[bisect_right(starts, at)]:
-                    changes[name] = {key: self._still(each) for key, each in fields[name].items()}
-                    break
-        if is_users:
-            return output.model_copy(update=changes)
-        fields.update(changes)
-        return output
+            values = fields[name]
+            if values and any(map(self._moves, values.values())):
+                fields[name] = {key: self._still(value) for key, value in values.items()}
+        return record
 
     def _still(self, value: Any) -> Any:
         return value.clone() if self._moves(value) else value

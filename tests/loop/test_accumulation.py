@@ -152,14 +152,19 @@ def test_token_weights_need_only_a_function_of_the_batch(model: Any, make_batch:
     assert_equal_training(model, trained_by_torch(other, whole, OPTIMIZERS[kind], masked_loss))
 
 
-def test_lbfgs_accumulates_as_on_the_whole_batch(model: Any, make_batch: Any, training_step: Any) -> None:
+@pytest.mark.parametrize("skipped", [False, True])
+def test_lbfgs_accumulates_as_on_the_whole_batch(model: Any, make_batch: Any, skipped: Any) -> None:
     def make_optimizer(parameters: Any) -> Any:
         return LBFGS(parameters, lr=0.5, max_iter=3)
 
-    window = [make_batch(n, seed) for seed, n in enumerate([8, 3, 5])]
+    def step(model: Any, batch: Any) -> Any:
+        return SkippedStep(reason="odd") if skipped and len(batch[0]) % 2 else loss_of(model, batch)
+
+    window = [make_batch(n, seed) for seed, n in enumerate([8, 3, 4])]
     other = copy.deepcopy(model)
-    trained_by_windows(AutomaticOptimization(model, training_step, make_optimizer(model.parameters())), [window])
-    assert_equal_training(model, trained_by_torch(other, [joined(window)], make_optimizer))
+    trained_by_windows(AutomaticOptimization(model, step, make_optimizer(model.parameters())), [window])
+    whole = joined([window[0], window[2]] if skipped else window)
+    assert_equal_training(model, trained_by_torch(other, [whole], make_optimizer))
 
 
 def test_the_loss_is_reported_as_it_was_returned(model: Any, make_batch: Any, training_step: Any) -> None:
