@@ -62,10 +62,10 @@ class Run:
         if not self._saved.is_within:
             if self._patience is not None and self._patience.is_over:
                 return "early_stopping"
-            if self._saved.epoch == self._options.max_epochs:
-                return "max_epochs"
             if self._has_all_steps:
                 return "max_steps"
+            if self._saved.epoch == self._options.max_epochs:
+                return "max_epochs"
         return "interrupted" if self._interrupt.requested else None
 
     def _run_epoch(self) -> None:

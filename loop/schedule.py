@@ -33,12 +33,14 @@ class Schedule:
         self._interval = interval
         self._monitor = monitor
         optimizers = {id(optimizer): optimizer for s in schedulers if (optimizer := getattr(s, "optimizer", None))}
-        self._groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        self._optimizers = list(optimizers.values())
 
     def rates(self) -> dict[str, Any]:
         """The learning rates as they stand: `lr`, or `lr_0`, `lr_1`, ... for several groups."""
+        # The groups are read anew each time: `load_state_dict` of an optimizer replaces them.
+        rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]
         # A rate that is a tensor is changed in place: the one that is logged must stay.
-        rates = [rate.clone() if isinstance(rate := group["lr"], Tensor) else rate for group in self._groups]
+        rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         return {"lr" if len(rates) == 1 else f"lr_{index}": rate for index, rate in enumerate(rates)}
 
     def __bool__(self) -> bool:
