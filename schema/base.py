@@ -86,7 +86,8 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
 
 
 def _is_narrowed(info: FieldInfo) -> bool:
-    return CHECKED not in info.metadata and not isinstance(info.annotation, TypeVar)
+    extras = (*info.metadata, *get_args(info.annotation))  # before pydantic 2.12, a parameter's own stay inside it
+    return CHECKED not in extras and not isinstance(info.annotation, TypeVar)
 
 
 def _requires_loss(model: type) -> bool:
@@ -227,7 +228,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
             outcome = _outcome(type(self), self.__pydantic_validator__.validate_python, fields, self_instance=self)
             del fields  # a kept error keeps this frame, and with it everything that the frame holds
             if isinstance(outcome, StepOutputError):
-                raise outcome
+                raise outcome.at()
 
         # pydantic's own mark: without it pydantic-core would build every output through the method above.
         __init__.__pydantic_base_init__ = True
@@ -238,7 +239,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
             outcome = _outcome(cls, super().model_validate, obj, **options)
             del obj
             if isinstance(outcome, StepOutputError):
-                raise outcome
+                raise outcome.at()
             return outcome
 
         @classmethod
@@ -246,7 +247,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
             """Validate JSON; it can hold no tensor, so this is for evaluation outputs of plain numbers."""
             outcome = _outcome(cls, super().model_validate_json, json_data, _read_json, **options)
             if isinstance(outcome, StepOutputError):
-                raise outcome
+                raise outcome.at()
             return outcome
 
         @classmethod
@@ -254,7 +255,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
             """Refuse texts as values, by the same error: strings are never parsed."""
             outcome = _outcome(cls, super().model_validate_strings, obj, **options)
             if isinstance(outcome, StepOutputError):
-                raise outcome
+                raise outcome.at()
             return outcome
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -302,7 +303,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         **options: Any,
     ) -> dict[str, Any]:
         """JSON Schema of what a step may return, or (`mode="serialization"`) of what `model_dump_json` writes."""
-        return super().model_json_schema(by_alias, ref_template, schema_generator, mode, **options)
+        return super().model_json_schema(by_alias is not False, ref_template, schema_generator, mode, **options)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

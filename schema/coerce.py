@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from types import CoroutineType
-from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast, overload
 
 from pydantic_core import ValidationError
 from torch import Tensor
@@ -132,7 +132,7 @@ def coerce(
     outcome = carefully_checked(returned, Call(model, stage, strict, cast(OnNone, on_none), step, epoch, batch_idx))
     if isinstance(outcome, StepOutputError):
         del returned, step  # a kept error keeps this frame, and with it everything that the frame holds
-        raise outcome
+        raise outcome.at()
     return outcome
 
 
@@ -209,7 +209,7 @@ def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
 
 
 def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutput]:
-    if not issubclass(type(schema), type) or not _is_output(schema):
+    if not _is_output(schema):
         raise TypeError(f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}")
     if not issubclass(schema, base):
         stages = [name for name, model in MODELS.items() if issubclass(schema, model)]
@@ -225,9 +225,9 @@ def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutp
     return schema
 
 
-def _is_output(schema: type) -> bool:
+def _is_output(schema: Any) -> TypeGuard[type[AnyOutput]]:
     try:
-        return issubclass(schema, StepOutput)
+        return issubclass(type(schema), type) and issubclass(schema, StepOutput)
     except Exception:  # its metaclass may raise
         return False
 

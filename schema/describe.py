@@ -80,7 +80,8 @@ def _step_text(step: str | int) -> str:
 
 def printable(name: str) -> str:
     """A name as it may stand in a message: short, on one line, and in characters that any terminal can show."""
-    return _cut(name if name.isprintable() else ascii(name)[1:-1])
+    name = _cut(name)
+    return name if name.isprintable() else _cut(ascii(name)[1:-1])
 
 
 def _cut(text: str, width: int = TEXT_WIDTH) -> str:

@@ -141,7 +141,11 @@ class StepOutputError(ValueError):
         return [{"code": p.code, "path": p.path, "message": p.message, "help": p.help} for p in self.problems]
 
     def at(self, epoch: int | None = None, batch_idx: int | None = None) -> "StepOutputError":
-        """The same error with the numbers of epoch and batch, where it has none of its own."""
+        """A copy of the error, with the numbers of epoch and batch where they are given.
+
+        What is raised is always a copy: a frame that holds the error it raises would make a cycle of the two, and keep
+        the callers' frames, with their batches, until the next garbage collection.
+        """
         epoch = self.epoch if epoch is None else epoch
         batch_idx = self.batch_idx if batch_idx is None else batch_idx
         return StepOutputError(self.problems, self.stage, self.step_name, self.where, epoch, batch_idx, self.rank)

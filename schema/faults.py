@@ -18,6 +18,23 @@ GATHERED = "strictstep's own faults"  # the title by which a ValidationError of 
 STOPS = (KeyboardInterrupt, SystemExit)  # they go through everything; whatever else a value raises does not
 
 
+class Got:
+    """The type of what arrived, on its way through pydantic, which writes out all that it is given along with a fault.
+
+    So the `repr` of a metaclass of the user's is not called, nor that of a class for each of 100,000 faults.
+    """
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        """Keep the type."""
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        """Nothing of the type."""
+        return "Got"
+
+
 class OwnFault(PydanticCustomError):
     """A fault that a check of this room found: a value that is read may raise pydantic's exceptions itself."""
 
@@ -30,7 +47,7 @@ def fault(code: ErrorCode, expected: str, value: object, help: str) -> PydanticC
 def fault_saying(code: ErrorCode, message: str, value: object, help: str) -> PydanticCustomError:
     """A fault with a message of its own; `value` gives only its type, it is not kept."""
     # The message is passed as context: braces in a user's key would be read as placeholders of the template.
-    return OwnFault(code, "{message}", {"message": message, "help": help, "got": type(value)})
+    return OwnFault(code, "{message}", {"message": message, "help": help, "got": Got(type(value))})
 
 
 def unreadable(value: object, error: BaseException) -> PydanticCustomError:
@@ -42,7 +59,7 @@ def unreadable(value: object, error: BaseException) -> PydanticCustomError:
 def words_of(fault: PydanticCustomError) -> tuple[str, str, type]:
     """Message, help and arrived type of a fault."""
     context = fault.context or {}
-    return context["message"], context["help"], context["got"]
+    return context["message"], context["help"], context["got"].kind
 
 
 def guarded(check: Callable[[Any], Any], value: Any) -> Any:

@@ -74,7 +74,7 @@ def _found(
 ) -> Found:
     kind, context, location = line["type"], line.get("ctx", {}), line["loc"]
     if kind in OWN_CODES and context.keys() >= {"message", "help", "got"}:
-        return Found(cast(ErrorCode, kind), location, context["message"], context["help"], context["got"])
+        return Found(cast(ErrorCode, kind), location, context["message"], context["help"], context["got"].kind)
     if kind == "missing":
         return _missing(location, line["input"], received)
     if kind == "extra_forbidden":

@@ -144,9 +144,9 @@ def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Ca
         # Inside a graph that is being compiled the check is left to run between graphs, not traced.
         outcome = _uncompiled(check)(returned) if torch.compiler.is_compiling() else check(returned)
         if type(outcome) is StepOutputError:
-            error = outcome.at(**_numbers(step, args, kwargs))
+            numbers = _numbers(step, args, kwargs)
             del args, kwargs, returned  # a kept error keeps this frame, and with it the model and the batch
-            raise error
+            raise outcome.at(**numbers)
         return outcome
 
     return checked_step

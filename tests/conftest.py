@@ -1,0 +1,8 @@
+"""Hypothesis profiles: few examples for every run, many for a long one: `pytest --hypothesis-profile=long`."""
+
+from hypothesis import HealthCheck, settings
+
+# Steps and models are slow to import and to build, which is no fault of an example.
+settings.register_profile("ci", max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("ci"), max_examples=20_000)
+settings.load_profile("ci")
