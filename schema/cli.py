@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -156,14 +157,23 @@ def _models(asked: argparse.Namespace) -> Sequence[Documented]:
 
 
 def _written_or_checked(asked: argparse.Namespace, documents: Sequence[Document]) -> int:
-    try:
+    with _readable_or_told(asked.output):
         if asked.check:
             return _fresh_or_diff(asked, stale(documents, asked.output))
         for path in write(documents, asked.output):
             print(path)
-        return FINE
+    return FINE
+
+
+@contextmanager
+def _readable_or_told(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into the line that says so."""
+    try:
+        yield
+    except BrokenPipeError:  # that is the terminal, not the file
+        raise
     except OSError as error:
-        raise WrongUse(f"{error.filename or asked.output}: {error.strerror}") from None
+        raise WrongUse(f"{error.filename or path}: {error.strerror}") from None
 
 
 def _fresh_or_diff(asked: argparse.Namespace, lines: Iterator[str]) -> int:
@@ -186,13 +196,11 @@ def _command(asked: argparse.Namespace) -> str:
 
 
 def _checked(history: History) -> int:
-    try:
+    with _readable_or_told(history.path):
         findings = history.findings()
         shown = list(islice(findings, SHOWN))
         print("".join(_line(history.path, finding) for finding in shown), end="")
         more = sum(1 for _ in findings)
-    except OSError as error:
-        raise WrongUse(f"{history.path}: {error.strerror}") from None
     if more:
         print(f"{history.path}: and {more} more")
     print(f"{history.path}: {history.lines} lines, {len(shown) + more} findings", file=sys.stderr)

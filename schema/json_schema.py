@@ -93,6 +93,12 @@ class StepJsonSchema(GenerateJsonSchema):
             return super().dict_schema(schema)
         return {"anyOf": [super().dict_schema(schema), self._form_of(TaggedDict)]}
 
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        """Say that no name is accepted but the listed ones; pydantic says so only from version 2.12 on."""
+        extras = schema.get("config", {}).get("extra_fields_behavior")
+        closed = {"additionalProperties": False} if extras == "forbid" else {}
+        return {**closed, **super().typed_dict_schema(schema)}
+
     def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> JsonSchemaValue:
         """Describe a tensor by its contract, and another object by its type."""
         contract = _contract(schema["cls"])

@@ -26,6 +26,7 @@ def test_the_pages_cover_exactly_the_codes() -> None:
 def test_the_step_on_a_page_triggers_its_code_alone(code: ErrorCode) -> None:
     names: dict[str, Any] = {
         **{name: getattr(strictstep.schema, name) for name in strictstep.schema.__all__},
+        "__name__": "__main__",
         "torch": torch,
         "Any": Any,
         "TypedDict": TypedDict,
