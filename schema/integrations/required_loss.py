@@ -45,6 +45,7 @@ def with_loss(
         return output
     got = "SkippedStep" if isinstance(output, SkippedStep) else describe(returned)
     message = f"expected a loss, since `{loop}` needs one from every step, got {got}"
-    help = "leave such batches out in the dataset or where they are collated"
+    help = "leave batches without a loss out, in the dataset or where they are collated"
+    help = f"was a `return` forgotten? {help}" if returned is None else help
     found = [Found("loss_none", ("loss",), message, help, type(None))]
     return report_of_step(found, Arrived(type(returned)), stage=stage, step=step, epoch=epoch, batch_idx=None)

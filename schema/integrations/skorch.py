@@ -115,6 +115,9 @@ def checked(
     Returns:
         A subclass of it and of `CheckedNet`, under its name.
 
+    Raises:
+        TypeError: if the class, or one that it is derived from, is checked already.
+
     Example:
         >>> @checked
         ... class DigitsNet(NeuralNet):
@@ -124,6 +127,11 @@ def checked(
     """
 
     def decorate(net: type[NeuralNet]) -> type[NeuralNet]:
+        if issubclass(net, CheckedNet):
+            raise TypeError(
+                f"expected a class that is not checked yet, got `{net.__name__}`\n"
+                "  help: check the last class alone, and derive it from those that are not checked"
+            )
         names = {name: getattr(net, name) for name in ("__module__", "__qualname__", "__doc__")}
         options = {"step_schema": schema, "step_strict": strict}
         return type(net.__name__, (CheckedNet, net), {**names, **options})

@@ -145,6 +145,9 @@ def checked(
     Returns:
         A subclass of it and of `CheckedTrainer`, under its name.
 
+    Raises:
+        TypeError: if the class, or one that it is derived from, is checked already.
+
     Example:
         >>> @checked
         ... class DigitsTrainer(Trainer):
@@ -154,6 +157,11 @@ def checked(
     """
 
     def decorate(trainer: type[Trainer]) -> type[Trainer]:
+        if issubclass(trainer, CheckedTrainer):
+            raise TypeError(
+                f"expected a class that is not checked yet, got `{trainer.__name__}`\n"
+                "  help: check the last class alone, and derive it from those that are not checked"
+            )
         names = {name: getattr(trainer, name) for name in ("__module__", "__qualname__", "__doc__")}
         options = {"step_schema": schema, "step_strict": strict}
         return type(trainer.__name__, (CheckedTrainer, trainer), {**names, **options})

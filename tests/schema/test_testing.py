@@ -29,7 +29,7 @@ from strictstep.schema import (
 from strictstep.schema.testing import assert_step, invalid_returns, valid_returns
 
 STAGES: tuple[Any, ...] = ("training", "manual", "validation", "test")
-few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 class DigitsLog(TypedDict):
@@ -106,7 +106,7 @@ def test_valid_returns_keep_to_a_schema(returned: Any) -> None:
 def test_invalid_returns_break_a_schema() -> None:
     codes: set[str] = set()
 
-    @settings(few, max_examples=200)
+    @settings(few, max_examples=120)
     @given(invalid_returns(DigitsOutput))
     def check(returned: Any) -> None:
         with pytest.raises(StepOutputError, match="returned an invalid output") as caught:
