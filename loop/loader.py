@@ -21,6 +21,7 @@ class Loader:
     Attributes:
         batches: how many batches of this epoch have been fetched.
         length: how many an epoch has, where the source says so, else `None`.
+        has_failed: whether the source has raised.
         is_stateful: whether it says and takes its position itself, as torchdata's `StatefulDataLoader` does.
 
     Example:
@@ -38,6 +39,7 @@ class Loader:
         self.length = length_of(source)
         self.is_stateful = all(callable(getattr(source, method, None)) for method in ("state_dict", "load_state_dict"))
         self.batches = 0
+        self.has_failed = False
         self._name = name
         self._epoch = 0
         self._iterator: Iterator[Any] | None = None
@@ -78,6 +80,7 @@ class Loader:
             self._refuse_false_end()
             return self.END
         except Exception as error:
+            self.has_failed = True
             error.add_note(f"in `{self._name}`, {place_text(self._epoch, self.batches)}")
             raise
         self.batches += 1

@@ -37,7 +37,8 @@ def set_random_state(state: dict[str, Any], generators: Iterable[torch.Generator
     random.setstate((version, tuple(words), gauss))
     numpy = sys.modules.get("numpy")
     if numpy is not None and state["numpy"] is not None:
-        numpy.random.set_state(tuple(state["numpy"]))
+        name, words, *rest = state["numpy"]
+        numpy.random.set_state((name, words.tolist(), *rest))
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -61,4 +62,4 @@ def seed_all(seed: int) -> None:
 
 def _plain(state: Any) -> list[Any]:
     name, words, position, has_gauss, gauss = state
-    return [name, words.tolist(), int(position), int(has_gauss), float(gauss)]
+    return [name, torch.from_numpy(words.astype("int64")), int(position), int(has_gauss), float(gauss)]

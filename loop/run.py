@@ -99,7 +99,7 @@ class Run:
 
     def _step(self, bar: ProgressBar) -> bool:
         """Take one step; false at the end of the epoch. The report, and with it the outputs, is gone after it."""
-        report = self._training.step()
+        report = self._report()
         if report is None:
             return False
         options = self._options
@@ -113,6 +113,15 @@ class Run:
         if report.stepped and self._saved.is_due:
             self._saved.save_within()
         return True
+
+    def _report(self) -> StepReport | None:
+        """The next step's; `None` at the end, also that of a loader whose workers died of the same Ctrl-C."""
+        try:
+            return self._training.step()
+        except Exception:
+            if self._interrupt.requested and self._training.windows.loader.has_failed:
+                return None
+            raise
 
     def _show(self, bar: ProgressBar, report: StepReport) -> None:
         values, skipped = shown(report.output), self._training.skipped

@@ -30,13 +30,12 @@ class Windows:
         self.first = 0
         self.begins_sequence = True
         self._size = size
+        self._done = 0  # batches in whole windows: a loader may fail within one
 
     def start(self, epoch: int, position: dict[str, Any] | None = None) -> None:
         """Begin an epoch, or go on in the middle of it."""
-        if position is None:
-            self.loader.start(epoch)
-        else:
-            self.loader.start(epoch, position["batches"], position["loader"])
+        self._done = position["batches"] if position else 0
+        self.loader.start(epoch, self._done, position["loader"] if position else None)
 
     def next(self) -> list[Any]:
         """The next window; empty at the end of the epoch."""
@@ -45,13 +44,14 @@ class Windows:
         window: list[Any] = []
         while len(window) < self._size and (batch := fetch()) is not end:
             window.append(batch)
+        self._done = self.loader.batches
         return window
 
     def position(self) -> dict[str, Any]:
         """How far the epoch is, for a checkpoint."""
         loader = self.loader
         state = loader.source.state_dict() if loader.is_stateful else None
-        return {"batches": loader.batches, "chunks": 0, "loader": state}
+        return {"batches": self._done, "chunks": 0, "loader": state}
 
     @property
     def can_resume_here(self) -> bool:
@@ -116,6 +116,7 @@ class ChunkWindows(Windows):
         if batch is self.loader.END:
             return False
         self._left = list(chunks(batch, self._steps, self._dim))[::-1]
+        self._done = self.loader.batches
         return True
 
     @property
