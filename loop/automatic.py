@@ -112,7 +112,7 @@ class AutomaticOptimization(Optimization):
             StepOutputError: for what the step returned wrongly; nothing has moved, unless the error's notes say so.
             LoopError: where the step or the optimizer breaks a rule.
         """
-        return self._step((batch,), hiddens, epoch, batch_idx)
+        return self.step_window((batch,), hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
 
     def step_window(
         self,
@@ -126,27 +126,7 @@ class AutomaticOptimization(Optimization):
 
         `batch_idx` is the number of the first. Otherwise as `step`.
         """
-        return self._step(batches, hiddens, epoch, batch_idx)
-
-    def closure(
-        self,
-        batches: Sequence[Any],
-        *,
-        hiddens: Any = None,
-        batch_idx: int | None = None,
-        epoch: int | None = None,
-    ) -> StepClosure:
-        """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
-        return self._closure(batches, hiddens, epoch, batch_idx)
-
-    def _closure(self, batches: Sequence[Any], hiddens: Any, epoch: int | None, batch_idx: int | None) -> StepClosure:
-        if len(batches) != 1:
-            refuse_window(batches, hiddens)
-        first_idx = self.batches_seen if batch_idx is None else batch_idx
-        return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, first_idx, self.global_step)
-
-    def _step(self, batches: Sequence[Any], hiddens: Any, epoch: int | None, batch_idx: int | None) -> StepReport:
-        closure = self._closure(batches, hiddens, epoch, batch_idx)
+        closure = self.closure(batches, hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
         try:
             report = closure.take(self._take_step(closure))
         except BaseException:
@@ -157,6 +137,20 @@ class AutomaticOptimization(Optimization):
         self.batches_seen += len(batches)
         self.global_step += report.stepped
         return report
+
+    def closure(
+        self,
+        batches: Sequence[Any],
+        *,
+        hiddens: Any = None,
+        batch_idx: int | None = None,
+        epoch: int | None = None,
+    ) -> StepClosure:
+        """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
+        if len(batches) != 1:
+            refuse_window(batches, hiddens)
+        first_idx = self.batches_seen if batch_idx is None else batch_idx
+        return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, first_idx, self.global_step)
 
     def _take_step(self, closure: StepClosure) -> bool:
         """Let the optimizer step; tell whether it did."""
@@ -170,6 +164,8 @@ class AutomaticOptimization(Optimization):
         except Exception as error:
             if closure.evaluations == 0 and closure.raised is None:
                 raise _before_closure(optimizer_step.name, error) from error
+            if closure.raised is None:  # the optimizer's own
+                closure.add_place(error)
             raise
         return True
 

@@ -26,15 +26,12 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         (True, False)
     """
     if device is None:
-        return batch if type(batch) is Tensor or _is_flat(batch) else walked(batch, _as_it_is)
+        if type(batch) is tuple and _ONLY_TENSORS.issuperset(map(type, batch)):
+            return batch  # as nearly every batch is: there is nothing to take out of it
+        return walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.
     non_blocking = device.type != "cpu"
     return walked(batch, lambda leaf: _to(leaf, device, non_blocking))
-
-
-def _is_flat(batch: Any) -> bool:
-    """Whether the batch is a tuple of tensors, as nearly every one is: nothing in it can be taken out."""
-    return type(batch) is tuple and _ONLY_TENSORS.issuperset(map(type, batch))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

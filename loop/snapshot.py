@@ -43,24 +43,17 @@ class Snapshots:
         if probe is not None and probe.data_ptr() != self._at:
             self._look(probe)
         record = output.model_copy() if is_users else output
-        fields = record.__dict__
+        fields, starts, ends = record.__dict__, self._starts, self._ends
         if loss is not None:
-            fields["loss"] = self._still(loss.detach())
+            loss = loss.detach()
+            fields["loss"] = loss if loss.data_ptr() >= ends[bisect_right(starts, loss.data_ptr())] else loss.clone()
         for name in _FIELDS:
-            values = fields[name]
-            if values and any(map(self._moves, values.values())):
-                fields[name] = {key: self._still(value) for key, value in values.items()}
+            for value in fields[name].values():
+                # Written out, not called: it is asked of every logged value of every step.
+                if isinstance(value, Tensor) and (at := value.data_ptr()) < ends[bisect_right(starts, at)]:
+                    fields[name] = {key: _still(each) for key, each in fields[name].items()}
+                    break
         return record
-
-    def _still(self, value: Any) -> Any:
-        return value.clone() if self._moves(value) else value
-
-    def _moves(self, value: Any) -> bool:
-        """Whether a value is a tensor whose first element lies in a storage of the model's."""
-        if not isinstance(value, Tensor):
-            return False
-        at = value.data_ptr()
-        return at < self._ends[bisect_right(self._starts, at)]
 
     def _look(self, probe: Tensor) -> None:
         """See where the storages are: at first, and when the model has been moved."""
@@ -82,3 +75,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     except (RuntimeError, NotImplementedError, ValueError):
         return 0, 0
+
+
+def _still(value: Any) -> Any:
+    """A copy of a tensor; its neighbours in the same dict may be copied too, which is no harm."""
+    return value.clone() if isinstance(value, Tensor) else value

@@ -116,13 +116,17 @@ class Window:
         return weighted_mean(losses, [self._weights[index] for index in contributing])
 
     def add_notes(self, error: Exception) -> None:
-        """Say on an error where it happened, and that parameters may have moved."""
-        add_place(error, self._setup.checked_step.step.name, self._epoch, self._number(self._index))
+        """Say on an error of an evaluation where it happened, and that parameters may have moved."""
+        self.add_place(error)
         if self.evaluations:
             error.add_note(
                 f"in evaluation {self.evaluations + 1} of one optimizer step: "
                 f"the parameters stand where `{self._setup.optimizer_step.name}` put them"
             )
+
+    def add_place(self, error: Exception) -> None:
+        """Say on an error where it happened."""
+        add_place(error, self._setup.checked_step.step.name, self._epoch, self._number(self._index))
 
     def _begin(self) -> list[int] | None:
         """Read the weights, at first; later how often the batches have been changed, which must stay."""

@@ -292,6 +292,18 @@ def test_user_exceptions_gain_a_note_with_epoch_and_batch(model: Any, make_batch
     assert caught.value.__notes__ == ["in training step `broken_step`, epoch 2, batch 17"]
 
 
+def test_exceptions_of_the_optimizer_gain_that_note_too(model: Any, make_batch: Any, training_step: Any) -> None:
+    class Broken(SGD):
+        def step(self, closure: Any = None) -> Any:
+            closure()
+            raise ValueError("broken")
+
+    optimization = AutomaticOptimization(model, training_step, Broken(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"^broken\nin training step `mse_step`, epoch 0, batch 1$"):
+        optimization.step(make_batch(), epoch=0, batch_idx=1)
+    assert optimization.global_step == 0
+
+
 def test_stop_iteration_from_the_step_is_an_error_that_names_it(model: Any, make_batch: Any) -> None:
     def exhausted_step(model: Any, batch: Any) -> Any:
         return next(iter(()))
