@@ -24,7 +24,7 @@ class ProgressBar:
 
     Args:
         total: how many optimizer steps the epoch has; `None` where that is not known.
-        epoch: its number, from 0, as in reports and histories.
+        epoch: its number, from 0, as in reports and histories; `None` for a pass that is of no epoch.
         max_epochs: how many epochs there are; `None` where that is not known.
         enabled: `False` for a bar that does nothing.
         log_every: the least number of steps between two refreshes.
@@ -39,9 +39,11 @@ class ProgressBar:
         epoch 0/19  loss 0.6000  val_loss 0.5200  (2 steps in ... s)
     """
 
-    def __init__(self, total: int | None, epoch: int, max_epochs: int | None, enabled: bool, log_every: int) -> None:
+    def __init__(
+        self, total: int | None, epoch: int | None, max_epochs: int | None, enabled: bool, log_every: int
+    ) -> None:
         """Start the epoch's clock; in a terminal the empty bar appears."""
-        self._name = f"epoch {epoch}" if max_epochs is None else f"epoch {epoch}/{max_epochs - 1}"
+        self._name = _name(epoch, max_epochs)
         self._total = total
         self._log_every = log_every
         self._is_shown = enabled and sys.stderr is not None and _is_first_rank()
@@ -76,9 +78,8 @@ class ProgressBar:
         self._is_shown = False
         if self._bar is not None:
             self._bar.close()
-        of_total = "" if self._total in (None, self._steps) else f" of {self._total}"
-        seconds = seconds_text(time.monotonic() - self._started)
-        _write_line(self._name, values_text(summary), f"({self._steps}{of_total} steps in {seconds})")
+        steps = steps_text(self._steps, self._total)
+        _write_line(self._name, values_text(summary), f"({steps} in {seconds_text(time.monotonic() - self._started)})")
 
     def _show(self, values: Mapping[str, Any]) -> None:
         text = values_text(values)
@@ -126,6 +127,18 @@ def number_text(number: float | int | bool) -> str:
     return str(number) if number.bit_length() <= 64 else describe(number)
 
 
+def steps_text(steps: int, total: int | None) -> str:
+    """A number of steps, and what it is short of.
+
+    Example:
+        >>> steps_text(1, 1), steps_text(50, 120)
+        ('1 step', '50 of 120 steps')
+    """
+    if total in (None, steps):
+        return f"{steps} step{'' if steps == 1 else 's'}"
+    return f"{steps} of {total} steps"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration for people.
 
@@ -134,6 +147,12 @@ def seconds_text(seconds: float) -> str:
         ('0.8 s', '01:15')
     """
     return f"{seconds:.1f} s" if seconds < 60 else tqdm.format_interval(seconds)
+
+
+def _name(epoch: int | None, max_epochs: int | None) -> str:
+    if epoch is None:
+        return "evaluation"
+    return f"epoch {epoch}" if max_epochs is None else f"epoch {epoch}/{max_epochs - 1}"
 
 
 def _write_line(*parts: str) -> None:

@@ -102,7 +102,14 @@ def test_lengths_that_are_not_known_are_not_shown(capsys: pytest.CaptureFixture[
     bar.close({})
     progress, epoch = capsys.readouterr().err.splitlines()
     assert progress == "epoch 0  step 1  loss 0.5000"
-    assert epoch.startswith("epoch 0  (1 steps in ")
+    assert epoch.startswith("epoch 0  (1 step in ")
+
+
+def test_a_pass_of_no_epoch_is_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = ProgressBar(total=1, epoch=None, max_epochs=None, enabled=True, log_every=1)
+    bar.update({"loss": 0.5})
+    bar.close({"loss": 0.5})
+    assert capsys.readouterr().err.startswith("evaluation  loss 0.5000  (1 step in ")
 
 
 @pytest.mark.usefixtures("at_once")
