@@ -97,5 +97,9 @@ def _compact(value: Tensor) -> Tensor:
 def _words(value: Any) -> str:
     if type(value) is not dict:
         return describe(value)
-    shown = ", ".join(f"{printable(name)}: {describe(value[name])}" for name in list(value)[:NAMES_SHOWN])
+    shown = ", ".join(f"{_name(name)}: {describe(value[name])}" for name in list(value)[:NAMES_SHOWN])
     return f"{{{shown}{', ...' if len(value) > NAMES_SHOWN else ''}}}"
+
+
+def _name(key: object) -> str:
+    return printable(key) if type(key) is str else describe(key)  # in `hiddens` a key may be anything
