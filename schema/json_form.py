@@ -24,6 +24,7 @@ from strictstep.schema.containers import is_container
 from strictstep.schema.describe import describe
 from strictstep.schema.scalars import REAL, host_number
 
+MAX_WRITTEN = 1_000_000  # values in one field; forty lists, each twice in the next, would be a billion
 MAX_INT_BITS = 14_000  # Python, and the reader in pydantic, refuse ints of more than 4300 digits
 
 
@@ -34,27 +35,18 @@ def json_form(value: Any, max_values: int = 0) -> Any:
         value: what an output holds; nothing of it is changed.
         max_values: write the values of tensors of up to so many elements; reads them from their device.
 
+    Raises:
+        ValueError: if there is more to write than any reader takes, as of containers that are shared many times over.
+
     Example:
         >>> json_form({"names": ("a", "b"), "worst": float("-inf"), 3: torch.zeros(8, 2)})["$dict"][1]
         ['worst', {'$float': '-inf'}]
         >>> json_form(torch.zeros(8, 2))
         {'$tensor': {'shape': [8, 2], 'dtype': 'float32', 'device': 'cpu'}}
     """
-    kind = type(value)
-    if value is None:
-        return None
-    if issubclass(kind, Tensor):
-        return _tensor_form(value, max_values)
-    if issubclass(kind, str):
-        return text_form(value)
-    number = host_number(value)
-    if number is not None:
-        return number_form(number)
-    if not is_container(kind):
-        return {"$object": _full_name(kind)}
-    if issubclass(kind, dict):
-        return _dict_form(value, max_values)
-    return [json_form(item, max_values) for item in (list if kind is list else tuple).__iter__(value)]
+    if _count(value, {}) > MAX_WRITTEN:
+        raise ValueError(f"expected at most {MAX_WRITTEN} values in JSON, got more: keep them in a tensor")
+    return _form(value, max_values)
 
 
 def named_forms(values: Mapping[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
@@ -101,10 +93,38 @@ def text_form(text: str) -> str:
     return str.__str__(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _form(value: Any, max_values: int) -> Any:
+    kind = type(value)
+    if value is None:
+        return None
+    if issubclass(kind, Tensor):
+        return _tensor_form(value, max_values)
+    if issubclass(kind, str):
+        return text_form(value)
+    number = host_number(value)
+    if number is not None:
+        return number_form(number)
+    if not is_container(kind):
+        return {"$object": _full_name(kind)}
+    if issubclass(kind, dict):
+        return _dict_form(value, max_values)
+    return [_form(item, max_values) for item in (list if kind is list else tuple).__iter__(value)]
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """How many values are written; one that is shared is written, and counted, at each of its places."""
+    if not is_container(type(value)):
+        return 1
+    if id(value) not in known:
+        children = value.values() if issubclass(type(value), dict) else value
+        known[id(value)] = 1 + sum(_count(child, known) for child in children)
+    return known[id(value)]
+
+
 def _dict_form(values: dict[Any, Any], max_values: int) -> dict[str, Any]:
     if all(type(key) is str and not key.startswith("$") and text_form(key) == key for key in values):
-        return {key: json_form(value, max_values) for key, value in values.items()}
-    return {"$dict": [[json_form(key), json_form(value, max_values)] for key, value in values.items()]}
+        return {key: _form(value, max_values) for key, value in values.items()}
+    return {"$dict": [[_form(key, 0), _form(value, max_values)] for key, value in values.items()]}
 
 
 def _tensor_form(value: Any, max_values: int) -> Any:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -281,6 +282,26 @@ def outputs(draw: Callable[..., Any]) -> StepOutput[Any, Any, Any, Any]:
 @given(outputs(), st.sampled_from([None, {"tensor_values": 0}, {"tensor_values": 6}]))
 def test_every_dump_validates_against_the_schema(output: Any, context: Any) -> None:
     validator_of(output).validate(json.loads(output.model_dump_json(context=context)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ratio": math.inf, "by_class": {1: math.nan}},
+        {"ratio": 0.5, "count": -(10**5000)},
+        {
+            "parts": [torch.tensor(2.5), torch.tensor(1j), torch.ones(3)],
+            "anything": {1},
+            "day": b"x",
+            "text": "caf\udce9",
+        },
+    ],
+)
+def test_what_json_has_no_number_or_type_for_validates(values: dict[str, Any]) -> None:
+    metrics = {"confusion": torch.eye(2), "count": 1, "ratio": 0.5, "parts": [], "by_class": {}, **values}
+    log: Log = {"accuracy": math.nan, "images": 1}
+    output = Own(loss=loss_of(1.0), log=log, metrics=metrics, hiddens=State(torch.ones(1, 2), torch.ones(1)))  # type: ignore[arg-type]
+    validator(Own).validate(json.loads(output.model_dump_json()))
 
 
 FIELDS = ("loss", "log", "progress_bar", "hiddens", "metrics")

@@ -165,6 +165,20 @@ def test_a_scalar_without_a_value_is_a_clear_error() -> None:
         EvaluationOutput(loss=torch.tensor(1.0, device="meta")).model_dump_json()
 
 
+def test_a_container_that_is_shared_a_billion_times_over_is_a_clear_error() -> None:
+    shared: list[Any] = [1]
+    for _ in range(40):
+        shared = [shared, shared]
+    for output in (EvaluationOutput(metrics={"x": shared}), EvaluationOutput(metrics={"x": [1] * 1_000_000})):
+        with pytest.raises(PydanticSerializationError, match="expected at most 1000000 values in JSON, got more"):
+            output.model_dump_json()
+
+
+def test_a_container_that_is_shared_is_written_at_each_of_its_places() -> None:
+    shared = [1]
+    assert dumped([shared, {"a": shared}]) == [[1], {"a": [1]}]
+
+
 def test_python_mode_keeps_the_objects() -> None:
     loss, nan = torch.ones(2, requires_grad=True).sum(), math.nan
     kept = TrainingOutput(loss=loss, log={"nan": nan}).model_dump()
