@@ -41,8 +41,8 @@ class CharacterLSTM(nn.Module):
 
     def forward(self, text: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run over the text, from a state on."""
-        outputs, state = self.lstm(self.embedding(text), state)
-        return self.logits(outputs).transpose(1, 2), state
+        outputs, after = self.lstm(self.embedding(text), state)
+        return self.logits(outputs).transpose(1, 2), after
 
 
 def training_step(model: nn.Module, batch: Batch, hiddens: State | None) -> dict[str, object]:

@@ -23,7 +23,7 @@ class LoggedStep(HistoryRecord):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["step"] = "step"
+    kind: Literal["step"] = "step"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen: it may narrow
     """The line is about one optimizer step."""
 
 
@@ -37,5 +37,5 @@ class LoggedEpoch(HistoryRecord):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["epoch"] = "epoch"
+    kind: Literal["epoch"] = "epoch"  # pyright: ignore[reportIncompatibleVariableOverride]  # frozen: it may narrow
     """The line is about a whole epoch."""

@@ -46,8 +46,9 @@ class ProgressBar:
         self._name = _name(epoch, max_epochs)
         self._total = total
         self._log_every = log_every
-        self._is_shown = enabled and sys.stderr is not None and _is_first_rank()
-        self._bar = _Bar.of(self._name, total) if self._is_shown and sys.stderr.isatty() else None
+        stderr = sys.stderr  # `None` in a process without a console
+        self._is_shown = enabled and stderr is not None and _is_first_rank()
+        self._bar = _Bar.of(self._name, total) if self._is_shown and stderr is not None and stderr.isatty() else None
         self._seconds = LINE_SECONDS if self._bar is None else BAR_SECONDS
         self._steps = self._shown_steps = 0
         self._started = self._shown_at = time.monotonic()
