@@ -70,6 +70,7 @@ def main() -> None:
         max_epochs=EPOCHS,
         validation_step=training_step,  # the same values, in eval mode and without gradients
         validation_batches=DataLoader(held_out, BATCH_SIZE),
+        log_every=5,  # steps between two refreshes of the bar
     )
     print(f"held-out accuracy {result.history[-1]['val_accuracy']:.1%} of {HELD_OUT} images")
 
