@@ -13,6 +13,7 @@ from strictstep.loop.finite import OnNonFinite
 from strictstep.loop.fit_result import FitResult
 from strictstep.loop.kept_metrics import EpochEnd
 from strictstep.loop.manual import Optimizers
+from strictstep.loop.option_checks import check
 from strictstep.loop.options import Options, PathLike
 from strictstep.loop.precision import PrecisionName
 from strictstep.loop.report import StepReport
@@ -127,5 +128,5 @@ def fit(
         (6, 'max_epochs', ['loss'])
     """
     options = Options(**locals())
-    options.check()
+    check(options)
     return Run(options)()

@@ -15,6 +15,9 @@ class LogBook:
     Args:
         loggers: objects with `log_metrics(dict, step)`.
 
+    Attributes:
+        step_names: the names that steps have had.
+
     Example:
         >>> class Printer:
         ...     def log_metrics(self, metrics, step):
@@ -29,17 +32,17 @@ class LogBook:
     def __init__(self, loggers: Sequence[Any]) -> None:
         """Keep the loggers."""
         self._loggers = loggers
-        self._step_names: set[str] = set()
+        self.step_names: set[str] = set()
 
     def step(self, values: dict[str, Any], global_step: int) -> None:
         """Tell of one optimizer step."""
-        self._step_names.update(values)
+        self.step_names.update(values)
         for logger in self._loggers:
             called("logger", f"step {global_step}", logger.log_metrics, dict(values), global_step)
 
     def epoch(self, values: Mapping[str, Any], epoch: int, global_step: int) -> None:
         """Tell of one epoch."""
-        new = {name: value for name, value in values.items() if name not in self._step_names}
+        new = {name: value for name, value in values.items() if name not in self.step_names}
         for logger in self._loggers:
             if callable(log_epoch := getattr(logger, "log_epoch", None)):
                 called("logger", f"epoch {epoch}", log_epoch, dict(values), epoch, global_step)

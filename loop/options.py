@@ -1,10 +1,9 @@
-"""The options of `fit`: checked all at once, before the first batch, without iterating anything."""
+"""The options of `fit`, and what they stand for."""
 
 import os
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -12,26 +11,19 @@ from torch.optim import Optimizer
 
 from strictstep.loop.automatic import AutomaticOptimization
 from strictstep.loop.checkpoint import Checkpoint
-from strictstep.loop.early_stopping import EarlyStopping, check_monitor
+from strictstep.loop.early_stopping import EarlyStopping
 from strictstep.loop.engine import Engine
-from strictstep.loop.errors import LoopError
-from strictstep.loop.evaluate import refuse_optimizers
-from strictstep.loop.finite import FiniteWatch, OnNonFinite
+from strictstep.loop.finite import OnNonFinite
 from strictstep.loop.kept_metrics import EpochEnd
-from strictstep.loop.loader import length_of
 from strictstep.loop.manual import ManualOptimization, Optimizers
-from strictstep.loop.precision import Precision, PrecisionName
+from strictstep.loop.precision import PrecisionName
 from strictstep.loop.report import StepReport
-from strictstep.loop.schedule import Interval, wants_value
-from strictstep.loop.setup import positive_norm
-from strictstep.loop.step import Step
+from strictstep.loop.schedule import Interval
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
-from strictstep.schema.describe import describe
 
 PathLike: TypeAlias = str | os.PathLike[str]
-Found = tuple[str, str]  # a message, and a help
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +90,11 @@ class Options:
         return int(is_steps_and_dim(pair) and pair[1] == 0)
 
     @property
+    def listed_loggers(self) -> list[Any]:
+        """The loggers: none, one or several."""
+        return list(self.loggers) if isinstance(self.loggers, (list, tuple)) else [self.loggers]
+
+    @property
     def schedulers(self) -> list[Any]:
         """The schedulers: none, one or several."""
         if self.scheduler is None:
@@ -120,186 +117,6 @@ class Options:
         one: Any = self.optimizer
         common.update(max_grad_norm=self.max_grad_norm, engine=self.engine)
         return AutomaticOptimization(self.model, self.training_step, one, **common)
-
-    def check(self) -> None:
-        """Raise one error for everything that is wrong."""
-        found = list(dict.fromkeys(_found(self)))
-        if len(found) == 1:
-            raise LoopError("option", *found[0])
-        if found:
-            message = f"expected right options, got {len(found)} wrong ones"
-            problems = "".join(f"\n  - {problem}" for problem, _ in found)
-            helps = "".join(f"\n    - {help}" for _, help in found)
-            raise LoopError("option", message + problems, "one for each" + helps)
-
-
-def _found(options: Options) -> Iterator[Found]:
-    for check in _CHECKS:
-        yield from check(options)
-    # What only putting it together shows; what was found above stands there once.
-    yield from _raised(options.optimization)
-
-
-def _raised(check: Callable[..., object], *args: Any) -> Iterator[Found]:
-    """What a check of another file raises, as a message and a help."""
-    try:
-        check(*args)
-    except LoopError as error:
-        yield error.message, error.help
-    except (TypeError, ValueError) as error:
-        message, _, help = str(error).partition("\n  help: ")
-        yield message, help or "see the traceback"
-
-
-def _counts(o: Options) -> Iterator[Found]:
-    needed = {"gradient_accumulation_steps", "validate_every", "log_every"}
-    for name in ("max_epochs", "max_steps", *sorted(needed)):
-        value = getattr(o, name)
-        if (value is not None or name in needed) and (type(value) is not int or value < 1):
-            yield f"expected a positive int as `{name}`, got {describe(value)}", "count from 1"
-    if o.max_epochs is None and o.max_steps is None:
-        yield "expected an end of training, got None as `max_epochs` and as `max_steps`", "give one of them"
-    if o.seed is not None and (type(o.seed) is not int or o.seed < 0):
-        yield f"expected an int of at least 0 as `seed`, got {describe(o.seed)}", "or leave it out"
-
-
-def _bools(o: Options) -> Iterator[Found]:
-    for name in ("strict", "progress_bar", "carry_hiddens"):
-        if type(getattr(o, name)) is not bool:
-            yield f"expected True or False as `{name}`, got {describe(getattr(o, name))}", "write one of them"
-
-
-def _functions(o: Options) -> Iterator[Found]:
-    for name in ("after_step", "epoch_end"):
-        value = getattr(o, name)
-        if value is not None and not callable(value):
-            yield f"expected a function as `{name}`, got {describe(value)}", "pass the function itself, not its result"
-    for logger in o.loggers if isinstance(o.loggers, (list, tuple)) else [o.loggers]:
-        if not callable(getattr(logger, "log_metrics", None)):
-            help = "pass a list of objects with `log_metrics(dict, step)`, such as `JSONLLogger(path)`"
-            yield f"expected loggers, got {describe(logger)} among `loggers`", help
-
-
-def _steps(o: Options) -> Iterator[Found]:
-    model: Any = o.model
-    if not isinstance(model, nn.Module):
-        return
-    yield from _raised(Step, o.model, o.training_step)
-    if o.validation_step is not None:
-        yield from _raised(lambda: refuse_optimizers(Step(o.model, o.validation_step)))  # type: ignore[arg-type]
-    if (o.validation_step is None) is not (o.validation_batches is None):
-        given, missing = ("validation_step", "validation_batches")[:: 1 if o.validation_batches is None else -1]
-        yield f"expected `{missing}` beside `{given}`, got None", "give both of them, or none"
-
-
-def _batches(o: Options) -> Iterator[Found]:
-    passes = _int(o.max_epochs) if o.max_steps is None else 1  # `max_steps` may end within the first epoch
-    validations = passes // max(1, _int(o.validate_every))
-    for name, times in (("train_batches", passes), ("validation_batches", validations)):
-        batches = getattr(o, name)
-        if batches is None and name == "validation_batches":
-            continue
-        if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
-            help = "pass a list or a loader: anything that `for` iterates"
-            yield f"expected batches as `{name}`, got {describe(batches)}", help
-        elif length_of(batches) == 0:
-            yield f"expected at least one batch in `{name}`, got none", "look at the dataset's length"
-        elif isinstance(batches, Iterator) and times > 1:
-            help = "an iterator gives its batches once: pass a list, or a loader that can be iterated again"
-            yield f"expected batches that can be iterated {times} times as `{name}`, got {describe(batches)}", help
-
-
-def _policies(o: Options) -> Iterator[Found]:
-    if o.on_none not in get_args(OnNone):
-        yield f"expected 'skip' or 'error' as `on_none`, got {describe(o.on_none)}", "write one of them"
-    yield from _raised(FiniteWatch, o.on_non_finite)
-    yield from _raised(Precision, o.precision, "cpu")
-    yield from _raised(Weights, o.weight)
-    if o.max_grad_norm is not None:
-        yield from _raised(positive_norm, o.max_grad_norm)
-
-
-def _manual(o: Options) -> Iterator[Found]:
-    if not o.is_manual:
-        return
-    refused = (("gradient_accumulation_steps", 1), ("max_grad_norm", None), ("engine", None))
-    for name, default in refused:
-        if getattr(o, name) != default:
-            help = "do it in the step, which steps its optimizers itself; or pass one optimizer, not in a list"
-            yield f"expected no `{name}` with several optimizers, got {describe(getattr(o, name))}", help
-
-
-def _sequences(o: Options) -> Iterator[Found]:
-    pair: Any = o.tbptt
-    if pair is not None and not is_steps_and_dim(pair):
-        help = "for chunks of 35 time steps along dimension 1: `tbptt=(35, 1)`"
-        yield f"expected (steps, dim) as `tbptt`, got {describe(pair)}", help
-    if (pair is not None or o.carry_hiddens is True) and _int(o.gradient_accumulation_steps) > 1:
-        option = "tbptt" if pair is not None else "carry_hiddens"
-        message = f"expected `gradient_accumulation_steps` of 1 with `{option}`, got {o.gradient_accumulation_steps}"
-        yield message, "a chunk is a micro-batch, and the next one needs its hiddens"
-
-
-def _schedulers(o: Options) -> Iterator[Found]:
-    if o.scheduler_interval not in get_args(Interval):
-        message = f"expected 'step' or 'epoch' as `scheduler_interval`, got {describe(o.scheduler_interval)}"
-        yield message, "write one of them"
-    for scheduler in o.schedulers:
-        if not all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")):
-            help = "pass an instance, for example `StepLR(optimizer, step_size=10)`"
-            yield f"expected a learning-rate scheduler, got {describe(scheduler)}", help
-        elif wants_value(scheduler):
-            yield from _by_value(o, type(scheduler).__name__)
-
-
-def _by_value(o: Options, name: str) -> Iterator[Found]:
-    if o.scheduler_monitor is None:
-        help = "name the value that it watches, as in the history: `scheduler_monitor='val_loss'`"
-        yield f"expected `scheduler_monitor` for `{name}`, got None", help
-    else:
-        yield from _raised(check_monitor, o.scheduler_monitor)
-    if o.scheduler_interval == "step":
-        yield f"expected 'epoch' as `scheduler_interval` for `{name}`, got 'step'", "its value is one of an epoch"
-
-
-def _endings(o: Options) -> Iterator[Found]:
-    stopping: Any = o.early_stopping
-    if stopping is not None and not isinstance(stopping, EarlyStopping):
-        help = "write `EarlyStopping('val_loss', patience=5)`"
-        yield f"expected an `EarlyStopping` as `early_stopping`, got {describe(stopping)}", help
-    yield from _raised(lambda: o.rule)
-    resume: Any = o.resume
-    if not isinstance(resume, (str, os.PathLike, bool, types.NoneType)):
-        yield (
-            f"expected a path, or True, as `resume`, got {describe(resume)}",
-            "name a file, or a folder of checkpoints",
-        )
-    if resume is True and o.checkpoint is None:
-        yield "expected `checkpoint` with `resume=True`, got None", "name its folder, or give `resume` the file"
-
-
-def _placed(o: Options) -> Iterator[Found]:
-    """Whether the model is where its batches go."""
-    if o.device is None or not isinstance(o.model, nn.Module):
-        return
-    try:
-        device = torch.device(o.device)
-    except (RuntimeError, TypeError):
-        return  # said where the optimization is put together
-    places = {parameter.device for parameter in o.model.parameters()}
-    if places and not any(place.type == device.type and device.index in (None, place.index) for place in places):
-        help = f"move it before its optimizer is made: `model.to({str(device)!r})`"
-        yield f"expected a model on {device}, where its batches go, got one on {places.pop()}", help
-
-
-_CHECKS = (
-    *(_counts, _bools, _functions, _steps, _batches, _policies),
-    *(_manual, _sequences, _schedulers, _endings, _placed),
-)
-
-
-def _int(value: Any) -> int:
-    return value if type(value) is int else 0
 
 
 def is_steps_and_dim(pair: Any) -> bool:

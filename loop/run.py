@@ -30,7 +30,7 @@ class Run:
         """Put the parts together; nothing is iterated, nothing has moved."""
         ops = {} if options.schema is None else ops_of(options.schema)
         self._options = options
-        self._book = LogBook(options.loggers)
+        self._book = LogBook(options.listed_loggers)
         self._schedule = Schedule(options.schedulers, options.scheduler_interval, options.scheduler_monitor)
         self._training = _training(options, self._schedule, ops, self._book)
         self._evaluation = None if options.validation_step is None else _evaluation(options, ops)
@@ -81,7 +81,7 @@ class Run:
     def _epoch_values(self, bar: ProgressBar) -> dict[str, float]:
         """Train, validate, record and save an epoch; empty if Ctrl-C came between."""
         self._saved.begin_epoch()
-        while self._goes_on and self._step(bar):
+        while not (self._interrupt.requested or self._has_all_steps) and self._step(bar):
             pass
         if self._interrupt.requested:
             self._saved.save_within()
@@ -103,13 +103,14 @@ class Run:
         if report is None:
             return False
         options = self._options
-        if report.stepped:
+        if report.stepped and self._schedule:
             self._schedule.after_step(self._place)
         if options.after_step is not None:
             called("after_step function", self._place, options.after_step, report)
         if options.progress_bar:
             self._show(bar, report)
-        self._watched.after_step(self._training.values, "")
+        if not self._watched.is_settled:
+            self._watched.after_step(self._training.values, "")
         if report.stepped and self._saved.is_due:
             self._saved.save_within()
         return True
@@ -129,7 +130,7 @@ class Run:
 
     def _validated(self) -> dict[str, float]:
         epoch = self._saved.epoch
-        if self._evaluation is None or (epoch + 1) % self._options.validate_every != 0:
+        if self._evaluation is None or not self._validates:
             return {}
         values = self._evaluation(self._validation_loader, epoch, self._global_step, after_batch=self._after_validation)
         return {f"val_{name}": value for name, value in values.items()}
@@ -141,8 +142,7 @@ class Run:
 
     def _end_epoch(self, values: dict[str, float], is_saved: bool) -> None:
         epoch = self._saved.epoch
-        is_validated = any(name.startswith("val_") for name in values)
-        self._watched.after_epoch(values, is_validated)
+        self._watched.after_epoch(values, self._validates)
         if self._training.stepped:
             self._schedule.after_epoch(values, f"epoch {epoch}")
         if self._patience is not None:
@@ -151,8 +151,9 @@ class Run:
         self._saved.end_epoch(values, is_saved)
 
     @property
-    def _goes_on(self) -> bool:
-        return not (self._interrupt.requested or self._has_all_steps)
+    def _validates(self) -> bool:
+        """Whether this epoch is one that is validated."""
+        return self._evaluation is not None and (self._saved.epoch + 1) % self._options.validate_every == 0
 
     @property
     def _has_all_steps(self) -> bool:
@@ -180,7 +181,7 @@ def _training(options: Options, schedule: Schedule, ops: Ops, book: LogBook) -> 
         else ChunkWindows(loader, *options.tbptt)
     )
     stage: Stage = "manual" if options.is_manual else "training"
-    on_step = book.step if options.loggers else None
+    on_step = book.step if options.listed_loggers else None
     values = EpochValues(stage, {**schedule.ops(), **ops}, options.epoch_end, options.log_every, on_step)
     keeps_hiddens = options.tbptt is not None or options.carry_hiddens
     return TrainingPass(options.optimization(), windows, values, schedule, keeps_hiddens, options.carry_hiddens)

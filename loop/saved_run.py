@@ -1,5 +1,6 @@
 """A run as a checkpoint: everything that decides how it goes on."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from torch import nn
 
 from strictstep.loop.checkpoint import FORMAT, fingerprint, read, require_loadable, require_same, write
 from strictstep.loop.early_stopping import Best, Patience
+from strictstep.loop.errors import LoopWarning
 from strictstep.loop.loader import Loader
 from strictstep.loop.log_book import LogBook
 from strictstep.loop.options import Options
@@ -62,11 +64,11 @@ class SavedRun:
         self._training = training
         self._schedule = schedule
         self._patience = patience
-        self._loggers = book.resumable()
+        self._book = book
         generators = [generator for loader in loaders for generator in loader.generators()]
         self._generators = list({id(generator): generator for generator in generators}.values())
         self._random_at_start: dict[str, Any] | None = None
-        self._is_proven = False
+        self._is_proven = self._has_warned = False
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, unless one is open; the loader's order hangs on the random state at the beginning."""
@@ -114,6 +116,7 @@ class SavedRun:
     def save_within(self) -> bool:
         """Write `last.pt` in the middle of an epoch; tell whether it could be."""
         if self.rule is None or not self._can_save_within:
+            self._warn_of_kept()
             return False
         self._training.optimization.read_waiting()  # no checkpoint before it is known that its losses were finite
         within = {"position": self._training.windows.position(), "training": self._training.state_dict()}
@@ -134,6 +137,13 @@ class SavedRun:
         require_same(state["made_for"], self._made_for())
         self._load(state)
 
+    def _warn_of_kept(self) -> None:
+        """Say once that a checkpoint was due and not written."""
+        if self.rule is not None and self._training.values.kept and not self._has_warned:
+            self._has_warned = True
+            message = "no checkpoint within an epoch: its `metrics` cannot be brought back; at its end there is one"
+            warnings.warn(message, LoopWarning, 2)
+
     @property
     def _can_save_within(self) -> bool:
         return not self._training.values.kept and self._training.windows.can_resume_here
@@ -148,8 +158,9 @@ class SavedRun:
         self.best.value = state["best"]
         if self._patience is not None and state["patience"] is not None:
             self._patience.best.value, self._patience.waited = state["patience"]
-        for logger, own in zip(self._loggers, state["loggers"], strict=False):
+        for logger, own in zip(self._book.resumable(), state["loggers"], strict=False):
             logger.load_state_dict(own)
+        self._book.step_names.update(state["logged_names"])
         self._load_epoch(state)
 
     def _load_epoch(self, state: Mapping[str, Any]) -> None:
@@ -178,7 +189,8 @@ class SavedRun:
             "history": self.history,
             "best": self.best.value,
             "patience": None if self._patience is None else [self._patience.best.value, self._patience.waited],
-            "loggers": [logger.state_dict() for logger in self._loggers],
+            "loggers": [logger.state_dict() for logger in self._book.resumable()],
+            "logged_names": sorted(self._book.step_names),
             "random_at_start": None if within is None else self._random_at_start,
             "random": random_state(self._generators),
         }

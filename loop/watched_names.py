@@ -18,6 +18,9 @@ class WatchedNames:
 
     Args:
         options: those of `fit`.
+
+    Attributes:
+        is_settled: whether there is nothing more to look for after a step.
     """
 
     def __init__(self, options: Options) -> None:
@@ -32,6 +35,7 @@ class WatchedNames:
         self._may_come_late = options.epoch_end is not None
         self._unseen = {owner: name for owner, name in watched.items() if name is not None}
         self._is_checked: dict[Prefix, bool] = {"": not self._unseen, "val_": not self._unseen}
+        self.is_settled = not self._unseen
 
     def after_step(self, values: EpochValues, prefix: Prefix) -> None:
         """Look among the names of the first step that returned any.
@@ -44,6 +48,7 @@ class WatchedNames:
         names = values.names()
         if names:
             self._is_checked[prefix] = True
+            self.is_settled = all(self._is_checked.values())
             if not (self._may_come_late or values.kept):
                 self._require([f"{prefix}{name}" for name in names], prefix)
 

@@ -98,7 +98,8 @@ def ratios(blocks: int, bar: bool) -> list[float]:
     """The ratio of each block of ours to the mean of the two bare blocks around it."""
     batches = [(torch.randn(32, 20), torch.randint(0, 5, (32,))) for _ in range(STEPS)]
     bare, ours = bare_loop(batches), our_loop(batches, bar)
-    bare(), ours()
+    bare()
+    ours()
     found: list[float] = []
     before = seconds(bare)
     for _ in range(blocks):

@@ -11,13 +11,16 @@ import pytest
 import torch
 import torchmetrics
 from torch import nn
-from torch.optim import SGD, AdamW
+from torch.optim import LBFGS, SGD, AdamW
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from strictstep.loop import Checkpoint, EarlyStopping, LoopError, fit
 from strictstep.loop import checkpoint as checkpoints
+from strictstep.loop.errors import LoopWarning
 from strictstep.loop.optimization import Optimization
+from strictstep.loop.random_state import seed_all
 
 DATA = TensorDataset(torch.randn(22, 3, generator=torch.Generator().manual_seed(0)))
 
@@ -43,7 +46,7 @@ class Run:
     """A run that can be made again from the start, with everything that decides how it goes."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        seed_all(0)
         self.model = Network()
         self.optimizer = AdamW(self.model.parameters(), lr=0.02)
         self.scheduler = ExponentialLR(self.optimizer, 0.9)
@@ -91,7 +94,7 @@ def same(left: Any, right: Any) -> bool:
 
 def require_same(left: Any, right: Any) -> None:
     """Compare nested states bit for bit."""
-    leaves = torch.utils._pytree.tree_leaves
+    leaves = tree_leaves
     pairs = list(zip(leaves(left), leaves(right), strict=True))
     assert pairs
     assert all(same(*pair) for pair in pairs)
@@ -129,6 +132,58 @@ class OwnGenerator(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return (torch.randn(3, generator=self.generator) + torch.randn(3) + index,)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": lambda p: LBFGS(p, lr=0.1, max_iter=3)},
+        {"optimizer": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True), "gradient_accumulation_steps": 2},
+        {"optimizer": lambda p: AdamW(p, lr=0.1), "precision": "fp16-mixed"},
+    ],
+    ids=["LBFGS", "SGD", "fp16"],
+)
+def test_every_kind_of_optimizer_goes_on_where_it_was(tmp_path: Path, options: Any) -> None:
+    def run(folder: Path) -> Run:
+        made = Run(folder, **options)
+        made.optimizer = made.options["optimizer"] = options["optimizer"](made.model.parameters())
+        made.options |= {"scheduler": None, "max_epochs": 2}
+        made.scheduler = ExponentialLR(made.optimizer, 1.0)
+        return made
+
+    whole = run(tmp_path / "whole")
+    expected = whole()
+    for kill_at in (2, 3):
+        with pytest.raises(Killed):
+            run(tmp_path / "k")(kill_at, resume=True)
+    last = run(tmp_path / "k")
+    assert last(resume=True) == expected
+    require_same(last.state()[:2], whole.state()[:2])
+
+
+def test_manual_optimization_goes_on_where_it_was(tmp_path: Path) -> None:
+    def manual(model: Any, batch: Any, optimizers: Any) -> Any:
+        loss = step(model, batch)["loss"]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return {"loss": loss}
+
+    def run(folder: Path) -> Run:
+        made = Run(folder, step=manual)
+        made.options["optimizer"] = [AdamW(layer.parameters(), lr=0.01) for layer in (made.model[0], made.model[3])]
+        made.options["scheduler"] = [ExponentialLR(optimizer, 0.9) for optimizer in made.options["optimizer"]]
+        return made
+
+    whole = run(tmp_path / "whole")
+    expected = whole()
+    with pytest.raises(Killed):
+        run(tmp_path / "k")(8)
+    last = run(tmp_path / "k")
+    assert last(resume=True) == expected
+    require_same(last.state()[0], whole.state()[0])
 
 
 def loaders() -> Any:
@@ -220,7 +275,7 @@ def test_a_run_that_ended_by_max_steps_goes_on_with_more(tmp_path: Path) -> None
 
 
 def test_early_stopping_stays_stopped(tmp_path: Path) -> None:
-    stopping = {"early_stopping": EarlyStopping("images", mode="max", patience=1)}
+    stopping: dict[str, Any] = {"early_stopping": EarlyStopping("images", mode="max", patience=1)}
     expected = Run(tmp_path)(**stopping)
     assert expected.stopped == "early_stopping"
     assert Run(tmp_path)(resume=True, **stopping) == expected
@@ -365,10 +420,11 @@ def test_with_a_torchmetrics_object_checkpoints_are_written_at_epoch_ends_only(t
         return Run(tmp_path / "k", step=counted, validation_step=step)
 
     expected = Run(tmp_path / "whole")()
-    with pytest.raises(Killed):
+    with pytest.warns(LoopWarning, match=r"^no checkpoint within an epoch: its `metrics`"), pytest.raises(Killed):
         run()(9, resume=True)
     assert torch.load(tmp_path / "k" / "last.pt", weights_only=True)["within"] is None
-    history = run()(resume=True).history
+    with pytest.warns(LoopWarning, match=r"^no checkpoint within an epoch"):
+        history = run()(resume=True).history
     assert [{k: v for k, v in record.items() if k != "mean"} for record in history] == expected.history
 
 

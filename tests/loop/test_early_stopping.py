@@ -110,6 +110,13 @@ def test_a_torchmetrics_value_can_be_watched() -> None:
     assert (result.stopped, len(result.history)) == ("early_stopping", 2)
 
 
+def test_a_validation_that_returns_nothing_has_no_value_to_watch() -> None:
+    options = {"validation_step": lambda model, batch: None, "validation_batches": [torch.ones(1)]}
+    with pytest.raises(LoopError, match=r"got str 'val_loss'; there is `loss`") as caught:
+        train(EarlyStopping("val_loss"), **options)
+    assert caught.value.code == "monitor_unknown"
+
+
 def test_a_value_that_the_end_of_the_epoch_does_not_give_either_is_an_error() -> None:
     with pytest.raises(LoopError, match=r"got str 'f2'; there is `loss`, `f1`") as caught:
         train(EarlyStopping("f2"), epoch_end=lambda outputs: {"f1": 0.5})

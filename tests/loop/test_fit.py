@@ -153,7 +153,7 @@ def test_a_weight_counts_in_the_gradient_and_in_the_means(model: Any, make_batch
         model, weighted, [(*b, n) for b, n in zip(batches, tokens, strict=True)], gradient_accumulation_steps=4,
         weight=lambda batch: batch[2],
     )  # fmt: skip
-    loss = sum(mse(twin, batch) * (n / 50) for batch, n in zip(batches, tokens, strict=True))
+    loss: Any = sum(mse(twin, batch) * (n / 50) for batch, n in zip(batches, tokens, strict=True))
     loss.backward()
     assert result.history == [{"loss": pytest.approx(loss.item()), "tokens": (100 + 900 + 25 + 25) / 50}]
     torch.testing.assert_close(model.weight, twin.weight - 0.1 * twin.weight.grad, rtol=0, atol=1e-12)

@@ -11,16 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
 from strictstep.loop import Checkpoint, fit
 from strictstep.loop.loggers import JSONLLogger
+from strictstep.loop.random_state import seed_all
 
 EPOCHS = 4
 SECONDS_PER_STEP = 0.004  # so that there is something to kill
@@ -38,7 +39,7 @@ def training_step(model: Any, batch: Any) -> Any:
 def run(folder: Path) -> None:
     """Train, resuming if there is something to resume, and write what it ends with."""
     torch.set_num_threads(1)
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    seed_all(1)
     data = TensorDataset(torch.randn(190, 6), torch.randint(0, 3, (190,)))
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
     optimizer = AdamW(model.parameters(), lr=0.01)
@@ -92,7 +93,7 @@ def kill(folder: Path, seconds: float) -> bool:
 
 
 def leaves(path: Path) -> Any:
-    return torch.utils._pytree.tree_leaves(torch.load(path, weights_only=True))
+    return tree_leaves(torch.load(path, weights_only=True))
 
 
 def require_identical(whole: Path, killed: Path) -> None:
