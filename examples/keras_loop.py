@@ -55,7 +55,7 @@ def main() -> None:
     """Train for ten epochs, and print the accuracy of the last batch."""
     keras.utils.set_random_seed(0)
     digits: Any = load_digits()
-    model = DigitsModel()
+    model: Any = DigitsModel()
     model.compile(optimizer=keras.optimizers.AdamW(0.01))
     history = model.fit((digits.data / 16).astype("float32"), digits.target, batch_size=64, epochs=10, verbose=0)
     print(f"accuracy {history.history['accuracy'][-1]:.1%}")

@@ -28,9 +28,10 @@ def main() -> None:
     """Train for ten epochs, and print skorch's table and the accuracy on its held-out part."""
     torch.manual_seed(0)
     digits: Any = load_digits()
+    criterion: Any = nn.CrossEntropyLoss
     net = DigitsNet(
         nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
-        criterion=nn.CrossEntropyLoss,
+        criterion=criterion,
         optimizer=torch.optim.AdamW,
         lr=0.01,
         max_epochs=10,

@@ -33,8 +33,9 @@ def main() -> None:
     digits: Any = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     rows: Any = [{"pixel_values": image, "labels": label} for image, label in zip(images, digits.target, strict=True)]
-    sizes = {"image_size": 8, "patch_size": 2, "num_channels": 1, "hidden_size": 32, "intermediate_size": 64}
-    model = ViTForImageClassification(ViTConfig(**sizes, num_hidden_layers=2, num_attention_heads=4, num_labels=10))
+    sizes: Any = {"image_size": 8, "patch_size": 2, "num_channels": 1, "hidden_size": 32, "intermediate_size": 64}
+    layers: Any = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 10}
+    model = ViTForImageClassification(ViTConfig(**sizes, **layers))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,

@@ -42,12 +42,13 @@ def invalid_returns(
     stage = stage_of(schema, stage)
     model = model_of(stage, schema)
     refuse_unknown(fields)
-    spoils = [*_FORMS, *_LOSSES[stage], *_FIELDS, *_against(model)]
+    against = [*_against(model)]  # as often as all others: they are what the schema is for
+    spoils = [st.sampled_from(kinds) for kinds in ([*_FORMS, *_LOSSES[stage], *_FIELDS], against) if kinds]
     spoilt = st.builds(
         lambda drawn, loss, spoil: spoil(drawn, loss),
         valid_fields(model, stage, fields),
         attached_losses(),
-        st.sampled_from(spoils),
+        st.one_of(spoils),
     )
     # What a schema of one's own takes in another way may pass after all.
     return spoilt.filter(lambda returned: not is_accepted(returned, model, stage))

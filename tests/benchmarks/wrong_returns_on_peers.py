@@ -21,7 +21,7 @@ os.environ["KERAS_BACKEND"] = "torch"  # Keras reads it once, when it is importe
 import keras
 import torch
 from accelerate import Accelerator
-from eighteen import EIGHTEEN, OPTIONS, Wrong
+from eighteen import EIGHTEEN, OPTIONS, Wrong  # type: ignore[import-not-found]  # beside this file
 from ignite.engine import Engine
 from lightning.fabric import Fabric
 from skorch import NeuralNet
@@ -33,7 +33,7 @@ from strictstep.schema import StepOutputError, TrainingOutput, validate_step
 from strictstep.schema.integrations import skorch, transformers
 
 WIDTH = 100
-X = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+X: Any = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
 
 
 def loss_of(returned: Any) -> Any:
@@ -123,7 +123,7 @@ def by_trainer(step: Wrong, check: Callable[[Any], Any]) -> None:
             return step(model, inputs["x"])
 
     with tempfile.TemporaryDirectory() as folder:
-        quiet = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+        quiet: Any = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
         arguments = TrainingArguments(output_dir=folder, max_steps=3, per_device_train_batch_size=8, **quiet)
         rows: Any = [{"x": row} for row in X]
         check(Own)(model=Model(), args=arguments, train_dataset=rows).train()
@@ -167,7 +167,7 @@ def by_keras(step: Wrong) -> None:
                 self.optimizer.apply([weight.value.grad for weight in weights], weights)
             return {"loss": loss.detach()}
 
-    model = Own()
+    model: Any = Own()
     model.compile(optimizer="sgd")
     model.fit(X, X[:, :1], batch_size=8, verbose=0)
 
@@ -225,9 +225,9 @@ def main() -> None:
             for column, cell in cells.items():
                 seen[column].append(cell)
             print(f"    {peer:12} without  {cells['without']}\n    {'':12} with     {cells['with']}")
-    for column, cells in seen.items():
-        ours = sum(cell.startswith("ours: ") for cell in cells)
-        print(f"{column}: {len(cells)} cells, {cells.count('silence')} silence, {ours} ours")
+    for column, all_cells in seen.items():
+        ours = sum(cell.startswith("ours: ") for cell in all_cells)
+        print(f"{column}: {len(all_cells)} cells, {all_cells.count('silence')} silence, {ours} ours")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_a_tensordict_is_a_mapping() -> None:
     loss = small_model()(X).mean()
     output = coerce(TensorDict({"loss": loss, "log": TensorDict({"rms": loss.detach()})}, batch_size=[]))
     assert output.loss is loss
-    assert output.log["rms"].shape == ()
+    assert isinstance(output.log["rms"], Tensor)
 
 
 def test_a_tensorclass_is_read_by_field() -> None:
@@ -189,7 +189,7 @@ def test_a_whole_checked_step_may_be_checkpointed() -> None:
 
 def test_functional_gradients_of_a_checked_step() -> None:
     model = small_model()
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = {**dict(model.named_parameters())}
 
     def loss_of(values: dict[str, Tensor], step: Callable[..., Any]) -> Tensor:
         output = step(lambda batch: torch.func.functional_call(model, values, (batch,)), X)
@@ -202,7 +202,7 @@ def test_functional_gradients_of_a_checked_step() -> None:
 
 def test_gradients_of_each_example_through_a_checked_step() -> None:
     model = small_model()
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = {**dict(model.named_parameters())}
 
     def loss_of(values: dict[str, Tensor], example: Tensor, step: Callable[..., Any]) -> Tensor:
         output = step(lambda batch: torch.func.functional_call(model, values, (batch,)), example)

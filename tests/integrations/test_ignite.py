@@ -75,6 +75,7 @@ def test_a_process_function_leaves_an_output_without_a_graph_in_the_state() -> N
     engine.run(BATCHES[:2], max_epochs=1)
     output: Any = engine.state.output
     assert type(output) is ManualOutput
+    assert isinstance(output.loss, Tensor)
     assert not output.loss.requires_grad
     assert output.log["rows"] == 8
 

@@ -17,7 +17,7 @@ X = torch.randn(80, 4, generator=torch.Generator().manual_seed(1))
 Y = X.sum(dim=1, keepdim=True)
 
 
-class Net(keras.Model):
+class Net(keras.Model):  # type: ignore[misc]  # Keras has no types
     """A small net with dropout and a train step of its own, as Keras's guide writes it for torch."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class InnerStep(Net):
 
     def train_step(self, data: Any) -> Any:
         """Keras takes names to numbers."""
-        output = self.checked_loss(data)
+        output: Any = self.checked_loss(data)
         self.descend(output.loss)
         return {"loss": output.loss.detach(), **output.log}
 
@@ -78,7 +78,7 @@ class InnerStep(Net):
 def fitted(kind: type[Net]) -> tuple[Any, dict[str, list[float]]]:
     """A model after three epochs of ten batches, and its history."""
     keras.utils.set_random_seed(0)
-    model = kind()
+    model: Any = kind()
     model.compile(optimizer=keras.optimizers.AdamW(0.01), loss="mse")
     return model, model.fit(X, Y, batch_size=8, epochs=3, verbose=0).history
 

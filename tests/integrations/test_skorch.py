@@ -34,7 +34,7 @@ class Module(nn.Module):
         return y
 
 
-class Penalized(NeuralNetRegressor):
+class Penalized(NeuralNetRegressor):  # type: ignore[misc]  # skorch has no types
     """A loss of its own, without strictstep."""
 
     def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Any:
@@ -56,7 +56,7 @@ class Logged(Penalized):
         return {"loss": loss, "log": {"penalty": self.penalty(), "rows": len(y_true)}}
 
 
-class Bare(CheckedNet, NeuralNetRegressor):
+class Bare(CheckedNet, NeuralNetRegressor):  # type: ignore[misc]  # skorch has no types
     """No method of its own."""
 
 
@@ -110,7 +110,7 @@ def wrong_net(returned: Any) -> Any:
     """A net whose `get_loss` gives what `returned` makes of the loss."""
 
     @checked
-    class Wrong(NeuralNetRegressor):
+    class Wrong(NeuralNetRegressor):  # type: ignore[misc]  # skorch has no types
         """Wrong."""
 
         def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Any:
@@ -156,7 +156,7 @@ def test_a_validation_loss_may_be_any_number() -> None:
 )
 def test_a_wrong_step_stops_the_fit_before_the_optimizer_moves(returned: Any, report: str) -> None:
     @checked
-    class Wrong(NeuralNet):
+    class Wrong(NeuralNet):  # type: ignore[misc]  # skorch has no types
         """Wrong."""
 
         def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
@@ -172,7 +172,7 @@ def test_a_wrong_step_stops_the_fit_before_the_optimizer_moves(returned: Any, re
 
 def test_a_step_of_ones_own_may_log() -> None:
     @checked
-    class Own(NeuralNet):
+    class Own(NeuralNet):  # type: ignore[misc]  # skorch has no types
         """Its own step."""
 
         def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
@@ -199,7 +199,7 @@ def test_a_schema_of_ones_own_holds_in_training() -> None:
 
     with pytest.raises(StepOutputError, match=r"log\.penalty: expected the name `penalty`"):
         fitted(checked(schema=Output, strict=True)(Own))
-    assert checked(schema=Output)(Own).step_schema is Output
+    assert vars(checked(schema=Output)(Own))["step_schema"] is Output
 
 
 @pytest.mark.parametrize("twice", [Logged, CheckedNet])

@@ -27,7 +27,7 @@ class Rows(Dataset[dict[str, Tensor]]):
 def small_model() -> Any:
     """A BERT of one layer, from a configuration."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 8}
+    sizes: Any = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 8}
     return BertForSequenceClassification(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2))
 
 
