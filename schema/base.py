@@ -178,24 +178,31 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         strict=True,  # in `metrics` pydantic would else parse strings, and read a tensor's value for a `float`
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,
     )
 
-    loss: Annotated[Tensor | float | int | bool | None, CHECKED] = None
-    """The loss of the batch, in the loss function's own unit."""
+    loss: Annotated[Tensor | float | int | bool | None, CHECKED] = Field(
+        default=_NONE, description="The loss of the batch, in the loss function's own unit."
+    )
 
-    log: LogT = Field(default_factory=_nothing)
-    """Names to scalars for the loggers, each detached and on its device."""
+    log: LogT = Field(
+        default_factory=_nothing, description="Names to scalars for the loggers, each detached and on its device."
+    )
 
-    progress_bar: BarT = Field(default_factory=_nothing)
-    """Names to scalars for the progress bar; also a list, tuple or set of names of `log` values."""
+    progress_bar: BarT = Field(
+        default_factory=_nothing,
+        description="Names to scalars for the progress bar; also a list, tuple or set of names of `log` values.",
+    )
 
-    hiddens: HiddensT = Field(default=_NONE)
-    """State for the next chunk of a sequence: a tensor or a nesting of tensors, each detached."""
+    hiddens: HiddensT = Field(
+        default=_NONE,
+        description="State for the next chunk of a sequence: a tensor or a nesting of tensors, each detached.",
+    )
 
-    metrics: MetricsT = Field(default_factory=_nothing)
-    """Names to anything that is collated over the epoch; tensors are detached."""
+    metrics: MetricsT = Field(
+        default_factory=_nothing,
+        description="Names to anything that is collated over the epoch; tensors are detached.",
+    )
 
     _metrics_with_numbers: ClassVar[Any] = None
     _loss_form: ClassVar[Form] = EVALUATION_LOSS

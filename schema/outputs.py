@@ -10,7 +10,7 @@ StepOutput                loss, log, progress_bar, hiddens, metrics
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import field_serializer, field_validator
+from pydantic import Field, field_serializer, field_validator
 from torch import Tensor
 
 from strictstep.schema.base import CHECKED, BarT, HiddensT, LogT, MetricsT, StepOutput
@@ -32,8 +32,7 @@ class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
         TrainingOutput(loss=float32[] tensor on cpu, log={lr: float 0.1}, progress_bar={lr: float 0.1})
     """
 
-    loss: Annotated[Tensor, CHECKED]
-    """The loss to descend, in the loss function's own unit."""
+    loss: Annotated[Tensor, CHECKED] = Field(description="The loss to descend, in the loss function's own unit.")
 
     _loss_form: ClassVar[Form] = TRAINING_LOSS
 
@@ -64,8 +63,9 @@ class ManualOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
         ManualOutput(log={images: int 8})
     """
 
-    loss: Annotated[Tensor | None, CHECKED] = None
-    """The loss to report, in the loss function's own unit."""
+    loss: Annotated[Tensor | None, CHECKED] = Field(
+        default=None, description="The loss to report, in the loss function's own unit."
+    )
 
     _loss_form: ClassVar[Form] = MANUAL_LOSS
 
@@ -118,11 +118,9 @@ class SkippedStep(StepOutput):
         SkippedStep(log={boxes: int 0}, reason=str 'no boxes')
     """
 
-    loss: Annotated[None, CHECKED] = None
-    """Always `None`."""
+    loss: Annotated[None, CHECKED] = Field(default=None, description="Always `None`.")
 
-    reason: Annotated[str, Checked(form=TEXT_FORM)]
-    """Why the batch was skipped."""
+    reason: Annotated[str, Checked(form=TEXT_FORM)] = Field(description="Why the batch was skipped.")
 
     _loss_form: ClassVar[Form] = NO_LOSS
 
@@ -141,3 +139,9 @@ class SkippedStep(StepOutput):
     @field_serializer("reason", when_used="json")
     def _written_reason(self, reason: str) -> Any:
         return text_form(reason)
+
+
+# The docstrings of attributes are read where users define models of their own. Reading ours, which pydantic does by
+# parsing this file, would cost a third of the import.
+for _model in (StepOutput, TrainingOutput, ManualOutput, EvaluationOutput, SkippedStep):
+    _model.model_config["use_attribute_docstrings"] = True

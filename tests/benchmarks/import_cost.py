@@ -1,4 +1,4 @@
-"""What `import strictstep.schema` costs on top of torch, pydantic and one empty model, in milliseconds.
+"""What `import strictstep.schema` costs on top of torch, pydantic and one empty model, in milliseconds of processor time.
 
     python tests/benchmarks/import_cost.py
 
@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 ROUNDS = 10
-BASE = "import time, torch, pydantic\nclass M(pydantic.BaseModel): pass\nstart = time.perf_counter()\n{}\n"
-BASE += "print(time.perf_counter() - start)"
+BASE = "import time, torch, pydantic\nclass M(pydantic.BaseModel): pass\nstart = time.process_time()\n{}\n"
+BASE += "print(time.process_time() - start)"
 
 
 def seconds(statement: str) -> float:
