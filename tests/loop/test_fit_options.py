@@ -91,7 +91,10 @@ def test_counts_are_positive_ints(name: str, value: Any) -> None:
         ({"training_step": 3}, "expected a function or a method as step, got int 3"),
         ({"optimizer": "adam"}, "expected an optimizer of torch's protocol, got str 'adam'"),
         ({"optimizer": []}, "expected at least one optimizer, got none"),
-        ({"optimizer": iter([SGD([nn.Parameter(torch.ones(1))], lr=0.1)])}, "expected several optimizers in a list or a dict, got list_iterator object"),
+        (
+            {"optimizer": iter([SGD([nn.Parameter(torch.ones(1))], lr=0.1)])},
+            "expected several optimizers in a list or a dict, got list_iterator object",
+        ),
         (
             {"optimizer": SGD([torch.ones(1)])},
             "expected an optimizer with a parameter that requires a gradient, got none",
