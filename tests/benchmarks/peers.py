@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.peers
 
-Needs the extra `benchmark` (lightning, pytorch-ignite, accelerate). The model is one weight at 1 and the loss is
+Needs the extra `test` (lightning, pytorch-ignite, accelerate). The model is one weight at 1 and the loss is
 `weight * batch`, so that every gradient is the mean of the batches: what is right can be told by counting.
 """
 

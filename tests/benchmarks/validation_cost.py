@@ -2,7 +2,7 @@
 
     python tests/benchmarks/validation_cost.py
 
-Needs the extra `benchmark` (lightning). Each round times every candidate once; the minimum over the rounds is kept.
+Needs the extra `test` (lightning). Each round times every candidate once; the minimum over the rounds is kept.
 """
 
 import timeit
