@@ -1,6 +1,7 @@
 """skorch's nets, checked: by a decorator above their class, or by a base."""
 
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,20 @@ def wrong_net(returned: Any) -> Any:
 def test_a_wrong_loss_stops_the_fit_with_the_report(returned: Any, report: str) -> None:
     with pytest.raises(StepOutputError, match=report):
         fitted(wrong_net(returned))
+
+
+def test_a_kept_error_keeps_no_graph() -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def vector(loss: Tensor) -> Tensor:
+        wrong = loss.repeat(2)
+        seen.append(weakref.ref(wrong))
+        return wrong
+
+    with pytest.raises(StepOutputError, match="loss_not_scalar") as caught:
+        fitted(wrong_net(vector))
+    assert caught.value.__traceback__
+    assert seen[0]() is None
 
 
 def test_a_validation_loss_may_be_any_number() -> None:

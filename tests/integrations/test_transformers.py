@@ -1,5 +1,6 @@
 """The `Trainer` of Transformers, checked: with a loss of its own, and with that of the model."""
 
+import weakref
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -198,6 +199,20 @@ def wrong_trainer(returned: Any) -> Any:
 def test_a_wrong_loss_stops_the_training_with_the_report(tmp_path: Path, returned: Any, report: str) -> None:
     with pytest.raises(StepOutputError, match=report):
         trained(wrong_trainer(returned), tmp_path)
+
+
+def test_a_kept_error_keeps_no_graph(tmp_path: Path) -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def vector(loss: Tensor) -> Tensor:
+        wrong = loss.repeat(2)
+        seen.append(weakref.ref(wrong))
+        return wrong
+
+    with pytest.raises(StepOutputError, match="loss_not_scalar") as caught:
+        trained(wrong_trainer(vector), tmp_path)
+    assert caught.value.__traceback__
+    assert seen[0]() is None
 
 
 def test_a_wrong_step_stops_the_training_with_the_report(tmp_path: Path) -> None:

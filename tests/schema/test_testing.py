@@ -76,7 +76,7 @@ def test_valid_returns_pass_without_a_warning(stage: Any) -> None:
         coerce(returned, stage=stage, strict=True)
 
     check()
-    assert {"dict", "UserDict", "mappingproxy", "Tensor"} <= kinds
+    assert len(kinds) >= 5
 
 
 @pytest.mark.parametrize("stage", STAGES)
