@@ -18,7 +18,7 @@ import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 import numpy as np
@@ -955,9 +955,26 @@ def test_keyboard_interrupt_and_system_exit_pass_through_a_model(stop: type[Base
     assert raised.value is error
 
 
-@pytest.mark.parametrize(
-    "name", sorted(ERRORS.keys() - {"StopIteration"})
-)  # Python makes a RuntimeError of it in a generator
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_keyboard_interrupt_that_comes_once_is_not_lost(stop: type[BaseException]) -> None:
+    class Once(EndlessMapping):
+        errors: ClassVar[list[BaseException]] = []
+
+        def items(self) -> Any:
+            if self.errors:
+                raise self.errors.pop()
+            return []
+
+    calls: tuple[Callable[[Any], object], ...] = (coerce, TrainingOutput.model_validate, validate_step(lambda x: x))
+    for call in calls:
+        for field in ("log", "progress_bar", "metrics"):
+            Once.errors.append(stop())
+            with pytest.raises(stop):
+                call({"loss": loss(), field: Once()})
+
+
+# Python makes a RuntimeError of a StopIteration in a generator.
+@pytest.mark.parametrize("name", sorted(ERRORS.keys() - {"StopIteration"}))
 def test_what_a_value_raises_is_named_in_the_report(name: str) -> None:
     error = ERRORS[name]()
     made = outcome(lambda: coerce({"loss": loss(), "log": RaisingMapping(error)}))
