@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
 from strictstep.schema.base import AnyOutput, StepOutput
 from strictstep.schema.coerce import carefully_checked, plainly_checked
@@ -86,7 +87,7 @@ def _checked(
         outcome = refusal(trainer, outcome, place) or outcome
     if isinstance(outcome, Exception):
         return outcome
-    if _logs(module, name):
+    if _logs(module, name, trainer):
         log_to(module, outcome, contract.reductions, contract.log_options)
     return _given(outcome, returned)
 
@@ -94,9 +95,8 @@ def _checked(
 _checked_between_graphs: Callable[..., object] = torch.compiler.disable(_checked)
 
 
-def _logs(module: LightningModule, name: str) -> bool:
+def _logs(module: LightningModule, name: str, trainer: Trainer | None) -> bool:
     """Whether there is somewhere to log to: a trainer that runs this very step, or Fabric."""
-    trainer = trainer_of(module)
     if trainer is None:
         return module.fabric is not None
     return module._current_fx_name == name and not trainer.barebones
@@ -106,8 +106,8 @@ def _given(output: AnyOutput, returned: object) -> object:
     """Lightning's own forms: nothing, the loss, or a dict whose other names reach the hooks as `outputs`."""
     if returned is None or isinstance(output, SkippedStep):
         return None
-    fields, named = output.model_fields_set, isinstance(returned, (Mapping, StepOutput))
-    if fields == {"loss"} and not named:
+    fields = output.model_fields_set
+    if fields == {"loss"} and (isinstance(returned, Tensor) or not isinstance(returned, (Mapping, StepOutput))):
         return output.loss
     given = {name: getattr(output, name) for name in FIELDS if name in fields}
     if output.loss is None:
