@@ -25,7 +25,7 @@ class Run:
     def __init__(self, folder: Path | None, **options: Any) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(2, 1), nn.Dropout())
-        optimizer = SGD(model.parameters(), lr=0.1)
+        optimizer = SGD(model.parameters(), lr=1e-3)
         self.arguments = (model, step, [torch.ones(4, 2) * n for n in range(5)])
         self.options = {"optimizer": optimizer, "max_epochs": 2, "checkpoint": folder, "progress_bar": False, **options}
 
