@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any, TypeVar, overload
 
-import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -32,7 +31,7 @@ from strictstep.schema.validate import AsItIs
 
 __all__ = ["OtherRankError", "SkipRefusedError", "checked", "checked_step"]
 
-Module = TypeVar("Module", bound=torch.nn.Module)
+Module = TypeVar("Module", bound=Callable[..., Any])  # `torch.compile` is annotated to return a callable
 Step = TypeVar("Step", bound=Callable[..., object])
 
 
@@ -72,6 +71,7 @@ def checked_step(
         ValueError: at decoration, for a method of another name, or a schema of another stage.
 
     Example:
+        >>> import torch
         >>> class Regression(LightningModule):
         ...     def __init__(self):
         ...         super().__init__()
@@ -131,6 +131,7 @@ def checked(
         ValueError: for a schema of a step that the module does not define, and as `checked_step` does.
 
     Example:
+        >>> import torch
         >>> class Regression(LightningModule):
         ...     def training_step(self, batch, batch_idx):
         ...         return 0.25

@@ -181,7 +181,7 @@ def test_every_wrong_return_is_ours_and_trains_nothing(name: str, returned: Any)
 def test_the_headline_names_module_stage_epoch_batch_and_rank(make: type[Net], kind: str) -> None:
     class Digits(make):  # type: ignore[misc,valid-type]
         @checked_step
-        def training_step(self, batch: Batch) -> Any:
+        def training_step(self, batch: Batch) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             return (self.trainer.global_step, 0) if self.current_epoch else self.layers(batch).sum()
 
     with pytest.raises(StepOutputError) as caught:

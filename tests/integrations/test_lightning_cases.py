@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader
@@ -68,7 +68,8 @@ def fit(module: Net, batches: Any = None, **options: Any) -> Net:
 
 def of_25(net: Net, batch: Tensor, batch_idx: int) -> Tensor:
     """A loss of 25 that has a gradient."""
-    return net.layer(batch).sum() * 0 + 25
+    loss: Tensor = net.layer(batch).sum() * 0 + 25
+    return loss
 
 
 def by_hand(net: Net) -> Net:
@@ -230,6 +231,9 @@ def test_a_skip_under_lbfgs_is_refused() -> None:
 
 def test_hiddens_are_none_only_at_the_first_split_and_come_back_equal_without_a_gradient() -> None:
     class Recurrent(Net):
+        lstm: Any
+        given: Any
+
         def training_step(self, batch: Tensor, batch_idx: int) -> Any:
             """Start from what the last batch ended with."""
             given = None if batch_idx == 0 else self.outputs[-1]["hiddens"]

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("lightning_two_ranks.py")
 def two_ranks(case: str, folder: Path) -> list[str]:
     """What each of two ranks ended with."""
     folder.mkdir()
-    command = [sys.executable, "-W", "ignore", SCRIPT, case, folder]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), case, str(folder)]
     subprocess.run(command, capture_output=True, timeout=300, check=False)
     return [(folder / f"rank{rank}.txt").read_text() for rank in (0, 1)]
 
