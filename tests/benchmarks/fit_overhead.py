@@ -64,7 +64,7 @@ def bare_loop(batches: list[Batch]) -> Callable[[], None]:
                 kept.update(output)
                 return output["loss"]  # type: ignore[no-any-return]
 
-            optimizer.step(closure)  # type: ignore[arg-type]
+            optimizer.step(closure)
             read(kept["loss"], kept["log"])
 
     return run

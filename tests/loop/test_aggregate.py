@@ -159,10 +159,22 @@ def pretending_cpu_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda self: False), raising=False)
 
 
+def counting_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the tensors that are read as lists from now on."""
+    sizes: list[int] = []
+    tolist = Tensor.tolist
+
+    def counted(self: Tensor) -> Any:
+        sizes.append(self.numel())
+        return tolist(self)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    return sizes
+
+
 def test_values_of_a_device_wait_and_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pretending_cpu_is_a_device(monkeypatch)
-    reads: list[int] = []
-    monkeypatch.setattr(Tensor, "tolist", lambda self, tolist=Tensor.tolist: reads.append(self.numel()) or tolist(self))
+    reads = counting_lists(monkeypatch)
     monkeypatch.setattr(Tensor, "item", lambda self: pytest.fail("a value was read alone"))
     values = EpochValues("validation", {}, read_every=4)
     for n in range(10):

@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from strictstep.loop import Checkpoint, EarlyStopping, LoopError, fit
-from strictstep.loop import checkpoint as checkpoints
+from strictstep.loop import Checkpoint, EarlyStopping, LoopError, fit, saved_run
+from strictstep.loop.checkpoint import write
 from strictstep.loop.errors import LoopWarning
 from strictstep.loop.optimization import Optimization
 from strictstep.loop.random_state import seed_all
@@ -319,11 +319,20 @@ def test_a_run_killed_while_it_writes_leaves_the_checkpoint_before(
     assert Run(tmp_path / "k")(resume=True) == expected
 
 
+def noting(order: list[str], note: Any, function: Any) -> Any:
+    """The function, noted each time it is called."""
+
+    def noted(*args: Any) -> Any:
+        order.append(note(*args))
+        return function(*args)
+
+    return noted
+
+
 def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file))[1])
-    monkeypatch.setattr(os, "replace", lambda *paths: (order.append(f"replace {paths[1].name}"), replace(*paths))[1])
+    monkeypatch.setattr(os, "fsync", noting(order, lambda file: "fsync", os.fsync))
+    monkeypatch.setattr(os, "replace", noting(order, lambda old, new: f"replace {new.name}", os.replace))
     checkpoint = Checkpoint(tmp_path, monitor="val_loss")
     Run(tmp_path, checkpoint=checkpoint, max_epochs=1)()
     assert order == ["fsync", "replace best.pt", "fsync", "fsync", "replace last.pt", "fsync"]
@@ -380,14 +389,19 @@ def test_another_kind_of_file_is_an_error(tmp_path: Path, content: Any) -> None:
 
 
 class Malicious:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
     def __reduce__(self) -> Any:
-        return os.system, ("touch /tmp/strictstep_was_run",)
+        return Path.touch, (self.path,)
 
 
 def test_a_checkpoint_runs_no_code_when_it_is_loaded(tmp_path: Path) -> None:
-    torch.save({"format": 1, "made_for": Malicious()}, tmp_path / "evil.pt")
+    torch.save({"format": 1, "made_for": Malicious(tmp_path / "was_run")}, tmp_path / "evil.pt")
     assert refused(Run(tmp_path), resume=tmp_path / "evil.pt").code == "checkpoint_unreadable"
-    assert not Path("/tmp/strictstep_was_run").exists()
+    assert not (tmp_path / "was_run").exists()
 
 
 class Rates:
@@ -468,8 +482,8 @@ def test_hiddens_in_containers_that_only_pickle_could_load_are_refused(tmp_path:
 def test_no_checkpoint_is_written_before_its_losses_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     run = Run(tmp_path, max_epochs=1)
-    read, write = Optimization.read_waiting, checkpoints.write
-    monkeypatch.setattr(Optimization, "read_waiting", lambda self: (order.append("read"), read(self))[1])
-    monkeypatch.setattr("strictstep.loop.saved_run.write", lambda *a: (order.append("write"), write(*a))[1])
+    read = noting(order, lambda optimization: "read", Optimization.read_waiting)
+    monkeypatch.setattr(Optimization, "read_waiting", read)
+    monkeypatch.setattr(saved_run, "write", noting(order, lambda path, state: "write", write))
     run(max_steps=2)
     assert order == ["read", "write", "read", "write", "read", "write", "read"]

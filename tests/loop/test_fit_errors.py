@@ -61,7 +61,7 @@ def test_a_stop_iteration_of_the_step_ends_no_epoch(model: Any, make_batch: Any)
 
 def test_an_exception_of_the_step_keeps_its_type_and_says_where_it_was(model: Any, make_batch: Any) -> None:
     def training_step(model: Any, batch: Any, epoch: int, batch_idx: int) -> Any:
-        return mse(model, batch) if epoch == 0 or batch_idx < 2 else {}["label"]
+        return mse(model, batch) if epoch == 0 or batch_idx < 2 else {"x": 0}["label"]
 
     with pytest.raises(KeyError, match=r"^'label'\nin training step `training_step`, epoch 1, batch 2$"):
         train(model, training_step, [make_batch()] * 4, max_epochs=3)
@@ -178,7 +178,9 @@ def test_live_tensors_are_those_of_a_bare_loop(model: Any, make_batch: Any) -> N
 class Counting(TorchDispatchMode):
     """Counts the reads of a tensor's value."""
 
-    reads = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reads = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.reads += func is torch.ops.aten._local_scalar_dense.default
@@ -197,14 +199,26 @@ def test_on_the_cpu_a_step_reads_its_loss_twice_and_each_logged_tensor_once(mode
     assert counting.reads == 20 * (1 + 1 + 2)
 
 
+def counting_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the tensors that are read as lists from now on."""
+    sizes: list[int] = []
+    tolist = Tensor.tolist
+
+    def counted(self: Tensor) -> Any:
+        sizes.append(self.numel())
+        return tolist(self)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    return sizes
+
+
 def test_between_refreshes_no_value_of_a_device_is_read(
     model: Any, make_batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU stands for a device: no tensor says that it is one of the CPU."""
     monkeypatch.setattr(Tensor, "is_cpu", property(lambda self: False), raising=False)
     reads: list[int] = []
-    lists: list[int] = []
-    monkeypatch.setattr(Tensor, "tolist", lambda self, of=Tensor.tolist: lists.append(self.numel()) or of(self))
+    lists = counting_lists(monkeypatch)
     with Counting() as counting:
         train(
             model, logging_step, [make_batch()] * 20, log_every=10, progress_bar=True,
