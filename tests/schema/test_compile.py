@@ -109,6 +109,19 @@ def test_a_wrong_return_of_a_compiled_step_is_reported(outside: bool) -> None:
         step(*model_and_batch())
 
 
+def test_the_check_is_no_part_of_what_is_compiled() -> None:
+    graphs: list[int] = []
+
+    def counting(module: Any, _: Any) -> Any:
+        graphs.append(len(module.graph.nodes))
+        return module.forward
+
+    run(torch.compile(validate_step(plain_step), backend=counting))
+    checked, graphs = graphs, []
+    run(torch.compile(plain_step, backend=counting))
+    assert checked == graphs
+
+
 def test_a_compiled_module_may_be_decorated() -> None:
     model, batch = model_and_batch()
 
