@@ -18,18 +18,14 @@ from pydantic import (
     field_serializer,
     field_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import CoreSchema, ValidationError, core_schema, from_json
 from torch import Tensor
-from typing_extensions import TypeVar
 
 from strictstep.schema.contracts import EVALUATION_LOSS, Form
-from strictstep.schema.describe import names_text
 from strictstep.schema.errors import StepOutputError
 from strictstep.schema.faults import STOPS, is_of_values, unreadable, words_of
 from strictstep.schema.fields import (
-    Checked,
     ReduceOp,
     has_shapes,
     names_and_annotations,
@@ -41,81 +37,24 @@ from strictstep.schema.json_form import json_form, named_forms, scalar_form, ten
 from strictstep.schema.json_schema import StepJsonSchema, with_contracts
 from strictstep.schema.loss import evaluation_loss
 from strictstep.schema.missing import FIELDS
+from strictstep.schema.narrowing import (
+    CHECKED,
+    DEFAULTS,
+    NO_HIDDENS,
+    BarT,
+    HiddensT,
+    LogT,
+    MetricsT,
+    in_one_shape_scope,
+    is_narrowed,
+    no_names,
+    refuse_less_rigid,
+)
 from strictstep.schema.records import Brief, detached_record, same
 from strictstep.schema.report import report_of_call
 from strictstep.schema.scalars import ScalarValue, bar_scalars, scalars
 from strictstep.schema.translate import Found, problems_found
 from strictstep.schema.trees import check_hiddens, check_metrics
-
-CHECKED = Checked()  # the field's own check has run before: the annotation adds nothing
-
-LogT = TypeVar(
-    "LogT",
-    bound=Mapping[str, object],
-    default=Annotated[Mapping[str, ScalarValue], CHECKED],
-    covariant=True,
-)
-MetricsT = TypeVar(
-    "MetricsT",
-    bound=Mapping[str, object],
-    default=Annotated[Mapping[str, Any], CHECKED],
-    covariant=True,
-)
-HiddensT = TypeVar("HiddensT", default=Annotated[Any, CHECKED], covariant=True)
-BarT = TypeVar(
-    "BarT",
-    bound=Mapping[str, object],
-    default=Annotated[Mapping[str, ScalarValue], CHECKED],
-    covariant=True,
-)
-
-
-_NONE: Any = None
-
-
-def _nothing() -> Any:
-    return {}
-
-
-_DEFAULTS: dict[str, Callable[[], Any]] = {
-    "log": _nothing,
-    "progress_bar": _nothing,
-    "hiddens": type(None),
-    "metrics": _nothing,
-}
-
-
-def _is_narrowed(info: FieldInfo) -> bool:
-    extras = (*info.metadata, *get_args(info.annotation))  # before pydantic 2.12, a parameter's own stay inside it
-    return CHECKED not in extras and not isinstance(info.annotation, TypeVar)
-
-
-def _requires_loss(model: type) -> bool:
-    fields: dict[str, FieldInfo] = getattr(model, "__pydantic_fields__", {})
-    return "loss" in fields and fields["loss"].is_required()
-
-
-_CONFIG: ConfigDict = {"extra": "forbid", "frozen": True, "strict": True}
-
-
-def _refuse_less_rigid(model: type[BaseModel]) -> None:
-    added = model.__pydantic_fields__.keys() - {*FIELDS, "reason"}
-    if added:
-        raise TypeError(
-            f"`{model.__name__}`: expected no fields but the five, got {names_text(sorted(added))}\n"
-            "  help: list names of your own in a TypedDict for `log` or `metrics`"
-        )
-    loosened = [key for key in ("extra", "frozen", "strict") if model.model_config.get(key) != _CONFIG[key]]
-    if loosened:
-        raise TypeError(
-            f"`{model.__name__}`: expected the configuration of its base, got another {names_text(loosened)}\n"
-            "  help: leave `extra`, `frozen` and `strict` as they are"
-        )
-    if any(map(_requires_loss, model.__mro__)) and not _requires_loss(model):
-        raise TypeError(
-            f"`{model.__name__}`: expected a required `loss` as in its base, got a default for it\n"
-            "  help: for a batch without a loss, return `SkippedStep(reason=...)`"
-        )
 
 
 def _outcome(
@@ -152,14 +91,6 @@ def _blank(origin: Any, parameters: tuple[Any, ...]) -> Any:
     return model.__new__(model)
 
 
-def _in_one_shape_scope(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """Let dimensions of one name agree within one output, and be forgotten after it."""
-    import jaxtyping
-
-    with jaxtyping.jaxtyped("context"):
-        return validate(value)
-
-
 class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     """What a step returns, checked; base of the models of each stage.
 
@@ -182,25 +113,25 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     )
 
     loss: Annotated[Tensor | float | int | bool | None, CHECKED] = Field(
-        default=_NONE, description="The loss of the batch, in the loss function's own unit."
+        default=NO_HIDDENS, description="The loss of the batch, in the loss function's own unit."
     )
 
     log: LogT = Field(
-        default_factory=_nothing, description="Names to scalars for the loggers, each detached and on its device."
+        default_factory=no_names, description="Names to scalars for the loggers, each detached and on its device."
     )
 
     progress_bar: BarT = Field(
-        default_factory=_nothing,
+        default_factory=no_names,
         description="Names to scalars for the progress bar; also a list, tuple or set of names of `log` values.",
     )
 
     hiddens: HiddensT = Field(
-        default=_NONE,
+        default=NO_HIDDENS,
         description="State for the next chunk of a sequence: a tensor or a nesting of tensors, each detached.",
     )
 
     metrics: MetricsT = Field(
-        default_factory=_nothing,
+        default_factory=no_names,
         description="Names to anything that is collated over the epoch; tensors are detached.",
     )
 
@@ -317,9 +248,9 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         """Document each field by its contract."""
         fields = cls.__pydantic_fields__
         narrowed = {
-            field: fields[field].default_factory is _DEFAULTS.get(field)
+            field: fields[field].default_factory is DEFAULTS.get(field)
             for field in FIELDS
-            if _is_narrowed(fields[field])
+            if is_narrowed(fields[field])
         }
         docs = {field: StepOutput.__pydantic_fields__[field].description for field in FIELDS}
         return with_contracts(cls, handler(schema), handler, cls._loss_form, narrowed, docs)
@@ -362,21 +293,21 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Check the defaults of narrowed fields too, and let the named dimensions of one output agree."""
-        for field, default in _DEFAULTS.items():
+        for field, default in DEFAULTS.items():
             info = cls.__pydantic_fields__[field]
-            if _is_narrowed(info):
+            if is_narrowed(info):
                 info.validate_default = True
                 info.default_factory = info.default_factory or default
         schema = handler(source)
         if not any(has_shapes(info.annotation) for info in cls.__pydantic_fields__.values()):
             return schema
-        return core_schema.no_info_wrap_validator_function(_in_one_shape_scope, schema)
+        return core_schema.no_info_wrap_validator_function(in_one_shape_scope, schema)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         """Refuse a subclass that is less rigid than its base."""
         super().__pydantic_init_subclass__(**options)
-        _refuse_less_rigid(cls)
+        refuse_less_rigid(cls)
         if cls.__pydantic_complete__:
             cls._read_annotations()
 
@@ -384,7 +315,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     def _read_annotations(cls) -> None:
         """Refuse annotations of scalars by value, and note those of numbers; once no name in them is unknown."""
         for field in ("log", "progress_bar"):
-            if _is_narrowed(cls.__pydantic_fields__[field]):
+            if is_narrowed(cls.__pydantic_fields__[field]):
                 refuse_unchecked_scalars(cls.__name__, field, cls.__pydantic_fields__[field].annotation)
         metrics = cls.__pydantic_fields__["metrics"].annotation
         refuse_numbers_or_tensors(cls.__name__, metrics)

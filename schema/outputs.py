@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field, field_serializer, field_validator
 from torch import Tensor
 
-from strictstep.schema.base import CHECKED, BarT, HiddensT, LogT, MetricsT, StepOutput
+from strictstep.schema.base import StepOutput
 from strictstep.schema.contracts import MANUAL_LOSS, NO_LOSS, TEXT_FORM, TRAINING_LOSS, Form
 from strictstep.schema.faults import fault
 from strictstep.schema.fields import Checked
 from strictstep.schema.json_form import text_form
 from strictstep.schema.loss import manual_loss, no_loss, training_loss
+from strictstep.schema.narrowing import CHECKED, BarT, HiddensT, LogT, MetricsT
 
 
 class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-from strictstep.schema.base import CHECKED, AnyOutput
+from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import MODELS, coerce, model_of
 from strictstep.schema.errors import Stage, StepOutputError
+from strictstep.schema.narrowing import CHECKED
 from strictstep.schema.outputs import SkippedStep
 from strictstep.schema.testing.drawn import NAMES, Draw, Sizes, losses, scalars, trees, value
 

@@ -211,3 +211,12 @@ def test_gradients_of_each_example_through_a_checked_step() -> None:
     of_each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, None))
     plain, checked = of_each(parameters, X, training_step), of_each(parameters, X, checked_step)
     assert all(torch.equal(plain[name], checked[name]) for name in parameters)
+
+
+def test_beartype_above_the_decorator_holds_the_model_against_the_model() -> None:
+    @beartype
+    @validate_step
+    def step(batch: Tensor) -> dict[str, Tensor]:
+        return {"loss": (batch * torch.ones((), requires_grad=True)).mean()}
+
+    assert isinstance(step(torch.ones(2)), TrainingOutput)
