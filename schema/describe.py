@@ -127,6 +127,11 @@ def _int(value: int) -> str:
     return f"{name} {int.__pos__(value)}"
 
 
+def _float_text(value: float) -> str:
+    text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text  # `float 5` would read like an int
+
+
 def _sequence(value: tuple[object, ...] | list[object]) -> str:
     kind: Any = tuple if issubclass(type(value), tuple) else list
     length = kind.__len__(value)
@@ -149,7 +154,7 @@ _WORDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     (types.NoneType, lambda value: "None"),
     (bool, lambda value: f"bool {value}"),
     (int, _int),
-    (float, lambda value: f"{type_name(type(value))} {float.__pos__(value):.6g}"),
+    (float, lambda value: f"{type_name(type(value))} {_float_text(float.__pos__(value))}"),
     (complex, lambda value: f"{type_name(type(value))} {complex.__pos__(value):.6g}"),
     (str, lambda value: f"{type_name(type(value))} {_cut(str.__str__(value))!r}"),
     ((tuple, list), _sequence),
