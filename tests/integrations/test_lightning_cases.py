@@ -91,7 +91,7 @@ def test_accumulation_divides_what_the_hooks_get_and_not_what_is_logged() -> Non
 
 @pytest.mark.parametrize("optimization", [lambda net: net, by_hand], ids=["automatic", "manual"])
 def test_a_number_is_no_output_of_training(optimization: Callable[[Net], Net]) -> None:
-    with pytest.raises(StepOutputError, match=r"got float 5  \[wrong_return_type\]"):
+    with pytest.raises(StepOutputError, match=r"got float 5.0  \[wrong_return_type\]"):
         fit(optimization(Net(lambda *_: 5.0)))
 
 

@@ -158,7 +158,7 @@ def test_a_scheduler_by_value_needs_a_name_and_whole_epochs() -> None:
         ({"monitor": ""}, "expected the name of a value as `monitor`, got str ''"),
         ({"monitor": "a", "mode": "lower"}, "expected 'min' or 'max' as `mode`, got str 'lower'"),
         ({"monitor": "a", "patience": 0}, "expected a positive int as `patience`, got int 0"),
-        ({"monitor": "a", "min_delta": -1.0}, "expected a finite number of at least 0 as `min_delta`, got float -1"),
+        ({"monitor": "a", "min_delta": -1.0}, "expected a finite number of at least 0 as `min_delta`, got float -1.0"),
     ],
 )
 def test_early_stopping_refuses_what_is_wrong_where_it_is_written(arguments: Any, message: str) -> None:
