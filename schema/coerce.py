@@ -30,6 +30,7 @@ MODELS: dict[str, type[AnyOutput]] = {
     "test": EvaluationOutput,
 }
 _FIELD_SET = frozenset(FIELDS)
+_SKIP: OnNone = "skip"
 
 
 @overload
@@ -86,7 +87,7 @@ def coerce(
     stage: Stage = "training",
     schema: type[AnyOutput] | None = None,
     strict: Any = False,
-    on_none: Any = "skip",
+    on_none: Any = _SKIP,
     step: object = None,
     epoch: int | None = None,
     batch_idx: int | None = None,
@@ -122,10 +123,8 @@ def coerce(
         0.25
     """
     model = model_of(stage, schema)
-    if type(on_none) is not str or on_none not in ("skip", "error"):
-        raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
-    if strict is not False and strict is not True:
-        raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
+    if strict is not False or on_none is not _SKIP:  # nearly every call leaves both as they are
+        _refuse_unknown(strict, on_none)
     output = plainly_checked(returned, model)
     if output is not None:
         return output
@@ -165,6 +164,13 @@ def model_of(stage: Any, schema: Any) -> type[AnyOutput]:
     if schema is None or schema is model:
         return model
     return _own_model(stage, model, schema)
+
+
+def _refuse_unknown(strict: Any, on_none: Any) -> None:
+    if type(on_none) is not str or on_none not in ("skip", "error"):
+        raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
+    if type(strict) is not bool:
+        raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
 
 
 def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:

@@ -911,7 +911,7 @@ MANY: dict[str, Callable[[int], Any]] = {
     "near names": lambda count: {
         "loss": loss(),
         "log": extras(1000),
-        "progress_bar": list(f"{i}" for i in extras(count)),
+        "progress_bar": list(extras(count)),
     },
     "keys twice": lambda count: {"loss": loss(), **extras(count), "metrics": extras(count)},
 }
