@@ -22,6 +22,7 @@ from strictstep.loop.errors import ClosureNotCalledError, LoopError
 from strictstep.loop.evaluate import evaluate
 from strictstep.loop.fit import fit
 from strictstep.loop.fit_result import FitResult
+from strictstep.loop.loggers import JSONLLogger, TensorBoardLogger
 from strictstep.loop.manual import ManualOptimization
 from strictstep.loop.report import StepReport
 
@@ -31,10 +32,12 @@ __all__ = [
     "ClosureNotCalledError",
     "EarlyStopping",
     "FitResult",
+    "JSONLLogger",
     "LoopError",
     "ManualOptimization",
     "StepClosure",
     "StepReport",
+    "TensorBoardLogger",
     "evaluate",
     "fit",
 ]

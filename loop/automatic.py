@@ -1,10 +1,10 @@
 """Automatic optimization: one optimizer, one closure, one report for each of its steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from strictstep.loop.closure import StepClosure
@@ -19,6 +19,7 @@ from strictstep.loop.weights import Weight, Weights
 from strictstep.loop.window import NothingContributed
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
+from strictstep.schema.describe import describe
 
 
 class AutomaticOptimization(Optimization):
@@ -147,7 +148,7 @@ class AutomaticOptimization(Optimization):
         epoch: int | None = None,
     ) -> StepClosure:
         """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
-        if len(batches) != 1:
+        if type(batches) not in (tuple, list) or len(batches) != 1:
             refuse_window(batches, hiddens)
         first_idx = self.batches_seen if batch_idx is None else batch_idx
         return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, first_idx, self.global_step)
@@ -171,7 +172,10 @@ class AutomaticOptimization(Optimization):
 
 
 def refuse_window(batches: Sequence[Any], hiddens: Any) -> None:
-    """Raise for a window of no batch, and for a chunk's hiddens in a window of several."""
+    """Raise for what is no window, for one of no batch, and for a chunk's hiddens in a window of several."""
+    if isinstance(batches, (Tensor, Mapping, str)):
+        message = f"expected a list of batches as window, got {describe(batches)}"
+        raise LoopError("window_empty", message, "for one batch, call `step(batch)`, or pass `[batch]`")
     if len(batches) == 0:
         message = "expected a window of at least one batch, got none"
         raise LoopError("window_empty", message, "leave out the step where there is no batch")

@@ -33,5 +33,8 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
 
 
 def _used_twice(message: str) -> LoopError:
-    help = "detach what is kept from one batch to the next, or return it as `hiddens`, which is detached"
+    help = (
+        "leave `loss.backward()` out of the step, since the loop calls it; detach what is kept from one batch to the "
+        "next, or return it as `hiddens`, which is detached"
+    )
     return LoopError("graph_used_twice", message, help)

@@ -1,7 +1,7 @@
 """A value that is watched: the best of it so far, and training that ends when it no longer gets better."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,6 +111,12 @@ def check_monitor(monitor: Any, mode: Any = "min") -> None:
         raise LoopError("option", f"expected 'min' or 'max' as `mode`, got {describe(mode)}", "write one of them")
 
 
+def _of_validation(monitor: str, known: Sequence[str]) -> str | None:
+    """`val_loss` for `valid_loss` and `validation_loss`, as other libraries call it."""
+    _, _, name = monitor.partition("_")
+    return f"val_{name}" if monitor.startswith("val") and f"val_{name}" in known else None
+
+
 def require_known(monitor: str, owner: str, names: Iterable[str]) -> None:
     """Raise if a name that is watched is none of the values that came.
 
@@ -123,7 +129,9 @@ def require_known(monitor: str, owner: str, names: Iterable[str]) -> None:
     known = list(names)
     if monitor in known:
         return
-    near = nearest(monitor, known)
+    near = nearest(monitor, known) or _of_validation(monitor, known)
     help = f"write `{near}`" if near else "return the value in `log` of the step that has it"
+    if monitor.startswith("val_") and not any(name.startswith("val_") for name in known):
+        help = "names that begin with `val_` are of validation: give `validation_step` and `validation_batches`"
     message = f"expected `{owner}` to watch a value that there is, got {describe(monitor)}; there is "
     raise LoopError("monitor_unknown", message + (names_text(known) or "none"), help)

@@ -30,6 +30,7 @@ LoopCode = Literal[
     "loader_used_up",
     "monitor_unknown",
     "no_gradient",
+    "nothing_stepped",
     "nothing_to_train",
     "option",
     "scale_vanished",

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from strictstep.loop.early_stopping import EarlyStopping, check_monitor
 from strictstep.loop.errors import LoopError
@@ -161,6 +162,14 @@ def _schedulers(o: Options) -> Iterator[Found]:
             yield f"expected a learning-rate scheduler, got {describe(scheduler)}", help
         elif wants_value(scheduler):
             yield from _by_value(o, type(scheduler).__name__)
+        scheduled = getattr(scheduler, "optimizer", None)
+        if isinstance(scheduled, Optimizer) and not _is_given(o, scheduled):
+            message = f"expected a scheduler of the optimizer that trains, got {describe(scheduler)} of another one"
+            yield message, "build it with the same optimizer that is passed as `optimizer`"
+
+
+def _is_given(o: Options, scheduled: Optimizer) -> bool:
+    return isinstance(o.optimizer, Iterator) or any(scheduled is one for one in o.optimizers)
 
 
 def _by_value(o: Options, name: str) -> Iterator[Found]:

@@ -79,15 +79,24 @@ class TrainingPass:
         """The values of the epoch.
 
         Raises:
-            LoopError: with the code `all_returned_none`, if nothing was ever returned.
+            LoopError: with the code `all_returned_none`, if nothing was ever returned; with `nothing_stepped`, if the
+                step of manual optimization never stepped an optimizer.
         """
         self.windows.loader.stop()
         self.optimization.read_waiting()
         if self._outputs and self._nones == self._outputs:
             message = f"expected something to train on in epoch {self.epoch}, got None from each of {self._nones} steps"
             raise LoopError("all_returned_none", message, "was a `return` forgotten in the training step?")
+        self._refuse_idle_optimizers()
         values = self.values.close(self.epoch)
         return {**values, "skipped": self.skipped} if self.skipped and "skipped" not in values else values
+
+    def _refuse_idle_optimizers(self) -> None:
+        trained_on = self._outputs - self.skipped
+        if trained_on and not self.stepped and isinstance(self.optimization, ManualOptimization):
+            message = f"expected an optimizer step in epoch {self.epoch}, got none in {trained_on} batches"
+            help = "optimizers in a list or a dict are the training step's to step: pass one alone to have it stepped"
+            raise LoopError("nothing_stepped", message, help)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint in the middle of the epoch needs.

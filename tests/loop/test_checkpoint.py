@@ -371,7 +371,8 @@ def test_a_checkpoint_of_another_model_is_refused_and_its_differences_named(tmp_
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     Run(tmp_path)(max_steps=2)
     run = Run(tmp_path)
-    run.options |= {"optimizer": SGD(run.model.parameters(), lr=0.1)}
+    optimizer = SGD(run.model.parameters(), lr=0.1)
+    run.options |= {"optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
     assert refused(run).message.endswith("got another: `optimizer` was ['AdamW'], is ['SGD']")
 
 

@@ -83,7 +83,8 @@ def test_an_unknown_training_value_is_found_after_the_first_step() -> None:
         train(EarlyStopping("val_loss"), after_step=steps.append)
     assert str(caught.value) == (
         "expected `early_stopping` to watch a value that there is, got str 'val_loss'; there is `loss`"
-        "  [monitor_unknown]\n  help: return the value in `log` of the step that has it"
+        "  [monitor_unknown]\n"
+        "  help: names that begin with `val_` are of validation: give `validation_step` and `validation_batches`"
     )
     assert len(steps) == 1
 
