@@ -1,13 +1,11 @@
 """Backward of one loss, once."""
 
-from typing import Any
-
 from torch import Tensor
 
 from strictstep.loop.errors import LoopError
 from strictstep.loop.setup import Setup
 
-_MARK = "strictstep: went backward"
+_MARK = "_strictstep_went_backward"
 
 
 def backward(setup: Setup, loss: Tensor, factor: float) -> None:
@@ -16,13 +14,12 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
     Raises:
         LoopError: with the code `graph_used_twice`, if the graph of the loss, or a part of it, went backward before:
             the step kept it from an earlier batch. A graph that saves nothing for backward (`parameter.sum()`) would
-            give the old gradient again without a word, so the loss's own node is marked.
+            give the old gradient again without a word, so the loss itself is marked.
     """
-    node = loss.grad_fn
-    metadata: Any = {} if node is None else node.metadata
-    if _MARK in metadata:
+    marks = loss.__dict__
+    if _MARK in marks:
         raise _used_twice("expected a loss of this batch, got one that went backward before")
-    metadata[_MARK] = True
+    marks[_MARK] = True
     try:
         scaler = setup.precision.scaler
         setup.engine.backward(loss if scaler is None else scaler.scale(loss), factor)

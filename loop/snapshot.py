@@ -46,7 +46,8 @@ class Snapshots:
         fields, starts, ends = record.__dict__, self._starts, self._ends
         if loss is not None:
             loss = loss.detach()
-            fields["loss"] = loss if loss.data_ptr() >= ends[bisect_right(starts, loss.data_ptr())] else loss.clone()
+            at = loss.data_ptr()
+            fields["loss"] = loss if at >= ends[bisect_right(starts, at)] else loss.clone()
         for name in _FIELDS:
             for value in fields[name].values():
                 # Written out, not called: it is asked of every logged value of every step.

@@ -59,6 +59,10 @@ class Weights:
             return self._given(batch)
         if self.by_examples is False:
             return 1
+        if type(batch) is tuple and self.by_examples:
+            size = _common_size(batch, self._dim)
+            if size:
+                return size
         sizes = _sizes(batch, self._dim)
         if len(sizes) != 1:
             return self._without_examples(sizes)
@@ -82,6 +86,19 @@ class Weights:
         self.by_examples = False
         warnings.warn(f"{_what_was_read(sizes, self._dim)}: each batch counts as 1; or pass `weight=`", LoopWarning, 2)
         return 1
+
+
+def _common_size(tensors: tuple[Any, ...], dim: int) -> int:
+    """The size in `dim` that all members of a plain tuple of tensors have; 0 where it is not that simple."""
+    common = 0
+    for tensor in tensors:
+        if type(tensor) is not Tensor or tensor.dim() <= dim:
+            return 0
+        size = tensor.size(dim)
+        if common and size != common:
+            return 0
+        common = size
+    return common
 
 
 def _sizes(batch: Any, dim: int) -> set[int]:

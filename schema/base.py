@@ -41,13 +41,13 @@ from strictstep.schema.narrowing import (
     CHECKED,
     DEFAULTS,
     NO_HIDDENS,
+    NO_NAMES,
     BarT,
     HiddensT,
     LogT,
     MetricsT,
     in_one_shape_scope,
     is_narrowed,
-    no_names,
     refuse_less_rigid,
 )
 from strictstep.schema.records import Brief, detached_record, same
@@ -117,11 +117,11 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     )
 
     log: LogT = Field(
-        default_factory=no_names, description="Names to scalars for the loggers, each detached and on its device."
+        default_factory=NO_NAMES, description="Names to scalars for the loggers, each detached and on its device."
     )
 
     progress_bar: BarT = Field(
-        default_factory=no_names,
+        default_factory=NO_NAMES,
         description="Names to scalars for the progress bar; also a list, tuple or set of names of `log` values.",
     )
 
@@ -131,7 +131,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     )
 
     metrics: MetricsT = Field(
-        default_factory=no_names,
+        default_factory=NO_NAMES,
         description="Names to anything that is collated over the epoch; tensors are detached.",
     )
 

@@ -24,6 +24,7 @@ MOST_ITEMS = 1_000_000  # an `items()` of a user's own may have no end
 Check = Callable[[Any], Any]
 Item = TypeVar("Item")
 
+_NEW = (None, -1)
 _BUSY = object()  # stands for a container that is being rebuilt: to meet it again below itself is a cycle
 
 
@@ -166,7 +167,7 @@ def _rebuilt(value: Any, check_leaf: Check, made: dict[int, tuple[Any, int]], le
     kind = type(value)
     if kind not in _PLAIN and not _is_named_tuple(kind):
         return _leaf(value, check_leaf)
-    known, reached = made.get(id(value), (None, -1))
+    known, reached = made.get(id(value), _NEW) if made else _NEW
     if known is not None and known is not _BUSY and reached <= levels:
         return known
     if levels == 0 or known is _BUSY:

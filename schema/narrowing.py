@@ -36,18 +36,14 @@ BarT = TypeVar(
 
 
 NO_HIDDENS: Any = None  # typed so that it may be the default of a type parameter
-
-
-def no_names() -> Any:
-    """The default of a field of names."""
-    return {}
+NO_NAMES: Any = dict
 
 
 DEFAULTS: dict[str, Callable[[], Any]] = {
-    "log": no_names,
-    "progress_bar": no_names,
+    "log": NO_NAMES,
+    "progress_bar": NO_NAMES,
     "hiddens": type(None),
-    "metrics": no_names,
+    "metrics": NO_NAMES,
 }
 
 
