@@ -1,4 +1,4 @@
-"""What `import strictstep.schema` costs on top of torch, pydantic and one empty model, in milliseconds of processor time.
+"""What `import strictstep.schema` costs on top of torch, pydantic and an empty model, in ms of processor time.
 
     python tests/benchmarks/import_cost.py
 

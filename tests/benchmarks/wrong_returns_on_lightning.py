@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from eighteen import EIGHTEEN, OPTIONS, Wrong
+from eighteen import EIGHTEEN, OPTIONS, Wrong  # type: ignore[import-not-found]  # beside this file
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader

@@ -199,7 +199,7 @@ def test_a_step_of_ones_own_may_log() -> None:
             return {"loss": loss, "y_pred": y_pred, "log": {"bias": y_pred.mean()}}
 
     net = Own(Module, nn.MSELoss, verbose=0, max_epochs=1, batch_size=8).fit(X, Y)
-    assert "train_bias" in net.history[-1, "batches", 0]
+    assert "train_bias" in net.history[-1, "batches", 0]  # pyright: ignore[reportOperatorIssue]
 
 
 def test_a_schema_of_ones_own_holds_in_training() -> None:

@@ -91,7 +91,7 @@ def test_a_compiled_step_gives_a_checked_output() -> None:
     output: Any = torch.compile(validate_step(plain_step), backend="eager")(*model_and_batch())
     assert type(output) is TrainingOutput
     assert output.log["images"] == 8
-    assert not output.log["largest"].requires_grad
+    assert not output.log["largest"].requires_grad  # pyright: ignore[reportAttributeAccessIssue]
     assert output.loss.requires_grad
 
 
@@ -150,7 +150,7 @@ def test_a_whole_loop_around_a_decorated_step_compiles() -> None:
 
 def test_coerce_may_be_called_inside_what_is_compiled() -> None:
     def step(model: nn.Module, batch: Tensor) -> Any:
-        return torch.compiler.disable(coerce)(plain_step(model, batch))
+        return torch.compiler.disable(coerce)(plain_step(model, batch))  # pyright: ignore[reportArgumentType]
 
     torch.testing.assert_close(run(torch.compile(step, backend="eager")), run(plain_step))
 

@@ -29,7 +29,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strictstep.schema import culprits, explain, source
+from strictstep.schema import culprits, source
 from strictstep.schema.explain import Arrived, Likely, likely, place
 
 TABLES = runpy.run_path(str(Path(__file__).with_name("faulty_steps.py")))

@@ -524,8 +524,8 @@ class Clinging(Tensor):
 class Property(Tensor):
     """A tensor with attributes that raise or never end."""
 
-    dtype = layout = device = grad_fn = property(_raise)
-    shape = property(lambda self: itertools.count())
+    dtype = layout = device = grad_fn = property(_raise)  # pyright: ignore[reportAssignmentType]
+    shape = property(lambda self: itertools.count())  # pyright: ignore[reportAssignmentType]
 
 
 def subclass(kind: type[Tensor]) -> Tensor:
@@ -597,7 +597,7 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "many dimensions": lambda: torch.ones([1] * 40, requires_grad=True) * 2,
     "a million elements": lambda: torch.ones(1).expand(1_000_000),
     "conjugate view": lambda: torch.ones((), dtype=torch.complex64).conj(),
-    "negative view": lambda: torch._neg_view(torch.ones(())),
+    "negative view": lambda: torch._neg_view(torch.ones(())),  # pyright: ignore[reportPrivateImportUsage]
     "no storage": lambda: torch.ones(()).untyped_storage().resize_(0) and torch.ones(()),
     "float8": lambda: torch.ones(()).to(torch.float8_e5m2),
     "uint16": lambda: torch.ones((), dtype=torch.uint16),
@@ -820,8 +820,8 @@ class Changing(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if cls.change is not None:
-            cls.change()
+        if cls.change is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            cls.change()  # pyright: ignore[reportAttributeAccessIssue]
         parent: Any = super()
         return parent.__torch_function__(func, types, args, kwargs or {})
 

@@ -151,7 +151,7 @@ class Inside(TypedDict):
 class Unresolved(EvaluationOutput):
     """A name that nothing defines, inside a TypedDict."""
 
-    metrics: Inside
+    metrics: Inside  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
 
 def test_an_unknown_name_inside_a_typed_dict_is_a_type_error() -> None:

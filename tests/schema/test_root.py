@@ -126,7 +126,7 @@ class Liar:
     """An object that says it is a dict."""
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return dict
 
     def keys(self) -> list[str]:

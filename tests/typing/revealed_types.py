@@ -4,10 +4,10 @@ Each line that reveals a type ends in the type that `tests/test_types.py` looks 
 """
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_type
 
 from torch import Tensor, nn
-from typing_extensions import TypedDict, assert_type
+from typing_extensions import TypedDict
 
 from strictstep.schema import (
     EvaluationOutput,
