@@ -256,10 +256,14 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
         return with_contracts(cls, handler(schema), handler, cls._loss_form, narrowed, docs)
 
     @classmethod
-    def listed_names(cls) -> dict[str, tuple[str, ...]]:
-        """The names that a schema lists, by field; a field that lists none is left out."""
-        named = {field: names_and_annotations(cls.model_fields[field].annotation) for field in FIELDS}
-        return {field: tuple(names) for field, names in named.items() if names}
+    def listed_names(cls) -> dict[str, dict[str, bool]]:
+        """The names that a schema lists, by field, and whether each is required; fields that list none are left out."""
+        annotations: dict[str, Any] = {field: cls.model_fields[field].annotation for field in FIELDS}
+        return {
+            field: {name: name in annotation.__required_keys__ for name in names}
+            for field, annotation in annotations.items()
+            if (names := names_and_annotations(annotation))
+        }
 
     @classmethod
     def reductions(cls) -> dict[str, dict[str, ReduceOp]]:

@@ -5,7 +5,7 @@ raise, are given a code and the same form of words: what was expected, what arri
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic_core import ErrorDetails, ValidationError
@@ -34,7 +34,7 @@ class Found(NamedTuple):
 def problems_found(
     error: ValidationError,
     fields: Mapping[str, Any],
-    listed: Mapping[str, Collection[str]],
+    listed: Mapping[str, Mapping[str, bool]],
     received: Mapping[str, Any] | None = None,
 ) -> list[Found]:
     """Translate every line of a pydantic error.
@@ -42,12 +42,29 @@ def problems_found(
     Args:
         error: what pydantic gathered.
         fields: the values that were validated, by field.
-        listed: for each field that a schema narrows, the names that it lists.
+        listed: for each field that a schema narrows, the names that it lists, and whether each is required.
         received: the values under the names that came, where names were moved.
     """
     lines = error.errors(include_url=False)
     found = [_found(line, fields, listed, fields if received is None else received) for line in lines]
+    found += _names_not_reached(found, fields, listed)
     return list({_identity(one): one for one in reversed(found)}.values())[::-1]
+
+
+def _names_not_reached(
+    found: Sequence[Found], fields: Mapping[str, Any], listed: Mapping[str, Mapping[str, bool]]
+) -> list[Found]:
+    """The problems of names in fields of which a value is wrong: pydantic ends there, before it compares names."""
+    more: list[Found] = []
+    for field, names in listed.items():
+        codes = {one.code for one in found if one.location[:1] == (field,)}
+        values = fields.get(field)
+        if type(values) is dict and codes and not codes & {"key_missing", "key_unknown"}:
+            received = {key: None for key in values if type(key) is str}
+            more += [unknown_key(name, names, (field, name)) for name in received if name not in names]
+            missing = (name for name, required in names.items() if required and name not in received)
+            more += [_missing((field, name), received, {}) for name in missing]
+    return more
 
 
 def _identity(found: Found) -> tuple[object, ...]:

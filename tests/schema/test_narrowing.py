@@ -280,3 +280,19 @@ def test_the_annotated_types_stand_in_a_class_too() -> None:
     assert Team(loss=loss, hiddens=[None]).loss is loss
     assert problems_of(Team, hiddens="x") == [("hiddens_not_tensor", "hiddens")]
     assert problems_of(Team, loss=0.5) == [("loss_not_tensor", "loss")]
+
+
+def test_wrong_names_are_reported_beside_a_wrong_value_of_the_same_field() -> None:
+    class Log(TypedDict):
+        accuracy: Scalar
+        images: Scalar
+        note: NotRequired[Scalar]
+
+    loss = torch.ones((), requires_grad=True) * 2
+    with pytest.raises(StepOutputError) as caught:
+        coerce({"loss": loss, "log": {"acuracy": 0.5, "images": [1]}}, schema=TrainingOutput[Log])
+    assert {(problem.code, problem.path) for problem in caught.value.problems} == {
+        ("scalar_wrong_type", "log.images"),
+        ("key_unknown", "log.acuracy"),
+        ("key_missing", "log.accuracy"),
+    }
