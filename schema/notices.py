@@ -4,7 +4,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Iterable
-from types import FrameType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +12,7 @@ from strictstep.schema.describe import name_of, printable
 from strictstep.schema.errors import StepOutputWarning
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.names import nearest
+from strictstep.schema.source import function_of
 
 MAX_NAMES = 20  # a step that makes its keys up as it goes would else warn for ever
 
@@ -43,8 +44,20 @@ def _with_nearest(name: str) -> str:
 
 def _warn(what: str, step: object) -> None:
     name = name_of(step)
-    subject = f"step `{name}`" if name else "the step"
-    warnings.warn(f"{subject} {what}", StepOutputWarning, stacklevel=_callers_level())
+    text = f"step `{name}` {what}" if name else f"the step {what}"
+    function = _function(step)
+    if function is None:
+        warnings.warn(text, StepOutputWarning, stacklevel=_callers_level())
+    else:  # at the step itself: in somebody's trainer, the line that called it is the trainer's
+        code = function.__code__
+        warnings.warn_explicit(text, StepOutputWarning, code.co_filename, code.co_firstlineno, function.__module__)
+
+
+def _function(step: object) -> FunctionType | None:
+    try:
+        return function_of(step)
+    except Exception:  # anything may be given as the step
+        return None
 
 
 def _owner(step: Any) -> Any:

@@ -167,3 +167,12 @@ def test_strict_makes_each_such_name_an_error() -> None:
         ("logs", "expected one of the five fields, got `logs`", "rename it to `log`"),
         ("acc", "expected one of the five fields, got `acc`", "put it in `metrics`"),
     ]
+
+
+def test_a_warning_points_at_the_step_and_not_at_the_loop_that_called_it() -> None:
+    def step() -> None:
+        """Returns nothing."""
+
+    with pytest.warns(StepOutputWarning, match="was a `return` forgotten") as caught:
+        coerce(step(), step=step)  # type: ignore[func-returns-value]
+    assert (caught[0].filename, caught[0].lineno) == (__file__, step.__code__.co_firstlineno)
