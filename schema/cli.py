@@ -143,7 +143,8 @@ def explain_command(asked: argparse.Namespace) -> int:
         return FINE
     if asked.code not in EXPLANATIONS:
         near = nearest(asked.code, EXPLANATIONS)
-        raise WrongUse(f"there is no error code `{asked.code}`" + (f"; the nearest is `{near}`" if near else ""))
+        hint = f"the nearest is `{near}`" if near else "errors of `strictstep.loop` explain themselves under `help:`"
+        raise WrongUse(f"there is no error code `{asked.code}`; {hint}")
     print(error_page(asked.code), end="")
     return FINE
 

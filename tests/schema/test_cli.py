@@ -203,7 +203,7 @@ WRONG_USE: list[tuple[tuple[str, ...], str]] = [
     (("check", "nothing.jsonl"), "nothing.jsonl: No such file or directory"),
     (("check", "."), ".: Is a directory"),
     (("explain", "loss_nograd"), "there is no error code `loss_nograd`; the nearest is `loss_no_grad`"),
-    (("explain", "x"), "there is no error code `x`"),
+    (("explain", "x"), "there is no error code `x`; errors of `strictstep.loop` explain themselves under `help:`"),
 ]
 
 
