@@ -49,7 +49,7 @@ class Scope:
         self.function = function
         self.source = source
         self.node: Definition = source.node
-        self._builtins: dict[str, object] = function.__builtins__  # type: ignore[attr-defined]  # typeshed lacks it
+        self._builtins: dict[str, object] = function.__builtins__
         self.parents = {child: parent for parent in ast.walk(self.node) for child in ast.iter_child_nodes(parent)}
         # Nested functions and comprehensions count too: a name that is bound a second time anywhere is not followed.
         self.bound = Counter(name for node in self.parents for name in _binds(node))
