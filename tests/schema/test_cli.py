@@ -367,7 +367,9 @@ def test_memory_does_not_grow_with_the_history(folder: Path, capsys: Captured) -
         Path("run.jsonl").write_text("".join(wrong_lines(count)))
         main(["check", "run.jsonl"])
         peaks[count] = peak_of(lambda: main(["check", "run.jsonl"]))
-    assert peaks[20_000] < 1.2 * peaks[1_000]
+    # To keep no more than a pointer for each of the 19,000 further lines would cost 152,000 bytes; a buffer of the
+    # interpreter that happens to be made in one of the runs costs some ten thousand.
+    assert peaks[20_000] - peaks[1_000] < 100_000
 
 
 # -- explain, and the command itself
