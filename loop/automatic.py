@@ -1,10 +1,10 @@
 """Automatic optimization: one optimizer, one closure, one report for each of its steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from strictstep.loop.closure import StepClosure
@@ -19,7 +19,6 @@ from strictstep.loop.weights import Weight, Weights
 from strictstep.loop.window import NothingContributed
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
-from strictstep.schema.describe import describe
 
 
 class AutomaticOptimization(Optimization):
@@ -113,7 +112,7 @@ class AutomaticOptimization(Optimization):
             StepOutputError: for what the step returned wrongly; nothing has moved, unless the error's notes say so.
             LoopError: where the step or the optimizer breaks a rule.
         """
-        return self.step_window((batch,), hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
+        return self._taken((batch,), hiddens, batch_idx, epoch)
 
     def step_window(
         self,
@@ -127,14 +126,18 @@ class AutomaticOptimization(Optimization):
 
         `batch_idx` is the number of the first. Otherwise as `step`.
         """
-        closure = self.closure(batches, hiddens=hiddens, batch_idx=batch_idx, epoch=epoch)
+        return self._taken(batches, hiddens, batch_idx, epoch)
+
+    def _taken(self, batches: Sequence[Any], hiddens: Any, batch_idx: int | None, epoch: int | None) -> StepReport:
+        setup = self._setup
+        closure = StepClosure(setup, batches, hiddens, epoch, batch_idx, self.batches_seen, self.global_step)
         try:
             report = closure.take(self._take_step(closure))
         except BaseException:
             closure.close()
             raise
         finally:
-            self._setup.gradients.clear()
+            setup.gradients.clear()
         self.batches_seen += len(batches)
         self.global_step += report.stepped
         return report
@@ -148,10 +151,7 @@ class AutomaticOptimization(Optimization):
         epoch: int | None = None,
     ) -> StepClosure:
         """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
-        if type(batches) not in (tuple, list) or len(batches) != 1:
-            refuse_window(batches, hiddens)
-        first_idx = self.batches_seen if batch_idx is None else batch_idx
-        return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, first_idx, self.global_step)
+        return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, self.batches_seen, self.global_step)
 
     def _take_step(self, closure: StepClosure) -> bool:
         """Let the optimizer step; tell whether it did."""
@@ -159,7 +159,7 @@ class AutomaticOptimization(Optimization):
         try:
             if scaler is not None:
                 return step_scaled(scaler, optimizer_step.optimizer, closure)
-            optimizer_step(closure)
+            optimizer_step.take(closure)
         except NothingContributed:
             return False
         except Exception as error:
@@ -169,19 +169,6 @@ class AutomaticOptimization(Optimization):
                 closure.add_place(error)
             raise
         return True
-
-
-def refuse_window(batches: Sequence[Any], hiddens: Any) -> None:
-    """Raise for what is no window, for one of no batch, and for a chunk's hiddens in a window of several."""
-    if isinstance(batches, (Tensor, Mapping, str)):
-        message = f"expected a list of batches as window, got {describe(batches)}"
-        raise LoopError("window_empty", message, "for one batch, call `step(batch)`, or pass `[batch]`")
-    if len(batches) == 0:
-        message = "expected a window of at least one batch, got none"
-        raise LoopError("window_empty", message, "leave out the step where there is no batch")
-    if hiddens is not None:
-        message = f"expected `hiddens` for a window of one chunk, got a window of {len(batches)} micro-batches"
-        raise LoopError("hiddens_with_accumulation", message, "step on each chunk: a chunk is a micro-batch")
 
 
 def _before_closure(optimizer_name: str, error: Exception) -> LoopError:

@@ -26,7 +26,7 @@ def called(what: str, place: str, function: Callable[..., Any], *args: Any, **na
     try:
         return function(*args, **named)
     except StopIteration as error:
-        raise stop_iteration(f"{what} `{name_of(function)}`") from error
+        raise stop_iteration(f"{what} `{name_of(function)}`", error) from error
     except Exception as error:
         error.add_note(f"in {what} `{name_of(function)}`, {place}")
         raise

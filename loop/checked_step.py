@@ -1,6 +1,5 @@
 """One micro-batch through the user's step: moved, run, checked, recorded. What comes out is an output or an error."""
 
-import functools
 import math
 from typing import Any, get_args
 
@@ -13,7 +12,7 @@ from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import FiniteWatch, Origin, non_finite_loss
 from strictstep.loop.precision import Precision
 from strictstep.loop.snapshot import Snapshots
-from strictstep.loop.step import Step
+from strictstep.loop.step import Step, stop_iteration
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of, plainly_checked
 from strictstep.schema.describe import describe
@@ -32,7 +31,7 @@ class CheckedStep:
         watch: the policy for losses that are not finite.
     """
 
-    __slots__ = ("_checks", "_device", "_run", "_snapshots", "call", "step", "watch")
+    __slots__ = ("_checks", "_device", "_model", "_run", "_snapshots", "call", "step", "watch")
 
     def __init__(
         self,
@@ -48,13 +47,13 @@ class CheckedStep:
         self.step = step
         self.call = call
         self.watch = watch
+        self._model = call.model
         self._checks = watch.policy != "keep"
-        run = step if precision.autocast is None else functools.partial(precision.run, step)
-        self._run = engine.wrap(run)
+        self._run = engine.wrap(precision.within(step.run))
         self._snapshots = snapshots
         self._device = device
 
-    def __call__(
+    def run(
         self, batch: Any, named: dict[str, Any], epoch: int | None, batch_idx: int | None, evaluation: int
     ) -> Outcome:
         """Run the step and check what it returns; errors are returned, since ranks must agree on them first.
@@ -63,8 +62,9 @@ class CheckedStep:
             The detached record of the output (or a `SkippedStep`, or the error), and the attached loss, if any.
         """
         try:
-            returned = self._run(moved(batch, self._device), named)
-            output = plainly_checked(returned, self.call.model) or carefully_checked(returned, self.call)
+            batch = moved(batch, self._device)
+            returned = self._run(batch, **named) if named else self._run(batch)
+            output = plainly_checked(returned, self._model) or carefully_checked(returned, self.call)
             if isinstance(output, StepOutputError):
                 return output.at(epoch, batch_idx), None
             loss: Any = output.loss
@@ -74,6 +74,8 @@ class CheckedStep:
                 if refused is not None:
                     return refused, None
             return self._snapshots.record(output, loss, output is returned), loss
+        except StopIteration as error:  # it would end a `for` loop without a word
+            return stop_iteration(f"step `{self.step.name}`", error), None
         except Exception as error:
             return error, None
 

@@ -7,6 +7,7 @@ In a single process there is nobody to agree with, and each answer is the plain 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 Outcome = TypeVar("Outcome")
@@ -20,7 +21,7 @@ class Engine(Protocol):
     """
 
     def wrap(self, step: Callable[..., object]) -> Callable[..., object]:
-        """Give the callable that runs `step(batch, named)`, the whole of the user's step, inside the engine's forward.
+        """Give the callable that runs `step(batch, **named)`, the whole of the user's step, in the engine's forward.
 
         Asked once, at the start.
         """
@@ -73,4 +74,4 @@ class SingleProcess:
 
     def backward(self, loss: Tensor, factor: float) -> None:
         """Scale only here: what users see is what they returned."""
-        (loss if factor == 1.0 else loss * factor).backward()
+        torch.autograd.backward(loss if factor == 1.0 else loss * factor)  # what `Tensor.backward` calls

@@ -16,7 +16,7 @@ from strictstep.loop.kept_metrics import EpochEnd
 from strictstep.loop.loader import Loader
 from strictstep.loop.precision import Precision, PrecisionName
 from strictstep.loop.reporting import ProgressBar
-from strictstep.loop.step import Step
+from strictstep.loop.step import Step, stop_iteration
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import carefully_checked, plainly_checked
@@ -107,7 +107,7 @@ class Evaluation:
         refuse_optimizers(self._step)
         self._call = call_for(stage, self._step, schema, strict, "skip")
         self._device = device_of(device)
-        self._precision = Precision(precision, device_type_of(model, self._device))
+        self._run = Precision(precision, device_type_of(model, self._device)).within(self._step.run)
         self._weights = Weights(weight)
         self._values = EpochValues(stage, ops, epoch_end, log_every)
 
@@ -147,15 +147,21 @@ class Evaluation:
         named = {name: known[name] for name in self._step.names}
         try:
             weight = self._weights.of(batch)
-            returned = self._precision.run(self._step, moved(batch, self._device), named)
+            returned = self._run(moved(batch, self._device), **named)
+        except StopIteration as error:
+            raise self._noted(stop_iteration(f"step `{self._step.name}`", error), epoch, batch_idx) from error
         except Exception as error:
-            error.add_note(f"in {self._call.stage} step `{self._step.name}`, {place_text(epoch, batch_idx)}")
+            self._noted(error, epoch, batch_idx)
             raise
         output = plainly_checked(returned, self._call.model) or carefully_checked(returned, self._call)
         if isinstance(output, StepOutputError):
             del returned
             raise output.at(epoch, batch_idx)
         return output, weight
+
+    def _noted(self, error: Exception, epoch: int, batch_idx: int) -> Exception:
+        error.add_note(f"in {self._call.stage} step `{self._step.name}`, {place_text(epoch, batch_idx)}")
+        return error
 
 
 def shown(output: AnyOutput) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ class OptimizerStep:
         self.name = type(optimizer).__name__
         self.passing, self.demands_closure = _reading(type(optimizer).step)
 
-    def __call__(self, closure: Callable[[], Any]) -> None:
+    def take(self, closure: Callable[[], Any]) -> None:
         """Take a step, through the instance: a scheduler counts it there."""
         if self.passing == "positional":
             self.optimizer.step(closure)

@@ -1,5 +1,6 @@
 """Autocast and the gradient scaler."""
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
@@ -48,12 +49,16 @@ class Precision:
         )
         self.scaler = _scaler(device_type) if name == "fp16-mixed" else None
 
-    def run(self, step: Callable[..., object], batch: Any, named: dict[str, Any]) -> object:
-        """Call the step in its context."""
+    def within(self, step: Callable[..., object]) -> Callable[..., object]:
+        """The step, to be called in its context."""
         if self.autocast is None:
-            return step(batch, named)
-        with self.autocast:
-            return step(batch, named)
+            return step
+        return functools.partial(_run, self.autocast, step)
+
+
+def _run(context: AbstractContextManager[Any], step: Callable[..., object], batch: Any, **named: Any) -> object:
+    with context:
+        return step(batch, **named)
 
 
 def _scaler(device_type: str) -> torch.amp.GradScaler:

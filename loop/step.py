@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,7 @@ class Step:
         function: the step as it was given.
         name: its name, for messages.
         names: those of `NAMES` that its signature asks for.
+        run: called with a batch, and by name with what it asked for.
 
     Raises:
         LoopError: with the code `step_signature`, if the step cannot be called so.
@@ -36,7 +38,7 @@ class Step:
         ('epoch',)
     """
 
-    __slots__ = ("_call", "_first", "function", "name", "names")
+    __slots__ = ("function", "name", "names", "run")
 
     def __init__(self, model: nn.Module, function: Callable[..., object]) -> None:
         """Read the signature."""
@@ -45,20 +47,7 @@ class Step:
         parameters = _parameters(function, self.name)
         self.names = _asked_for(parameters, self.name)
         takes_model = _takes_model(parameters, self.name, getattr(function, "__self__", None) is model)
-        self._first = (model,) if takes_model else ()
-        self._call = function
-
-    def __call__(self, batch: Any, named: Mapping[str, Any]) -> object:
-        """Call the step with a batch and what it asked for.
-
-        Raises:
-            LoopError: with the code `stop_iteration`, in place of a `StopIteration`, which would end a `for` loop
-                without a word.
-        """
-        try:
-            return self._call(*self._first, batch, **named)
-        except StopIteration as error:
-            raise stop_iteration(f"step `{self.name}`") from error
+        self.run: Callable[..., object] = MethodType(function, model) if takes_model else function
 
 
 def name_of(function: Any) -> str:
@@ -69,15 +58,17 @@ def name_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__name__
 
 
-def stop_iteration(what: str) -> LoopError:
+def stop_iteration(what: str, cause: StopIteration) -> LoopError:
     """The error in place of a `StopIteration` from a function of the user's.
 
     Example:
-        >>> stop_iteration("step `training_step`").code
+        >>> stop_iteration("step `training_step`", StopIteration()).code
         'stop_iteration'
     """
     message = f"expected {what} to return, got a StopIteration from it"
-    return LoopError("stop_iteration", message, "a `next(...)` in it ran out: give it a default, or catch it there")
+    error = LoopError("stop_iteration", message, "a `next(...)` in it ran out: give it a default, or catch it there")
+    error.__cause__ = cause
+    return error
 
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:

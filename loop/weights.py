@@ -60,9 +60,17 @@ class Weights:
         if self.by_examples is False:
             return 1
         if type(batch) is tuple and self.by_examples:
-            size = _common_size(batch, self._dim)
-            if size:
-                return size
+            dim, common = self._dim, 0
+            for tensor in batch:
+                if type(tensor) is not Tensor or tensor.dim() <= dim:
+                    break
+                size = tensor.size(dim)
+                if common and size != common:
+                    break
+                common = size
+            else:
+                if common:
+                    return common
         sizes = _sizes(batch, self._dim)
         if len(sizes) != 1:
             return self._without_examples(sizes)
@@ -77,7 +85,7 @@ class Weights:
         try:
             number = weight(batch)
         except StopIteration as error:
-            raise stop_iteration(f"weight function `{name_of(weight)}`") from error
+            raise stop_iteration(f"weight function `{name_of(weight)}`", error) from error
         return _positive(number, f"`{name_of(weight)}(batch)`")
 
     def _without_examples(self, sizes: set[int]) -> float:
@@ -88,28 +96,14 @@ class Weights:
         return 1
 
 
-def _common_size(tensors: tuple[Any, ...], dim: int) -> int:
-    """The size in `dim` that all members of a plain tuple of tensors have; 0 where it is not that simple."""
-    common = 0
-    for tensor in tensors:
-        if type(tensor) is not Tensor or tensor.dim() <= dim:
-            return 0
-        size = tensor.size(dim)
-        if common and size != common:
-            return 0
-        common = size
-    return common
-
-
 def _sizes(batch: Any, dim: int) -> set[int]:
     """The sizes that the tensors of a batch have in `dim`; those without that dimension have none."""
     if type(batch) in (tuple, list):  # nearly every batch: no generators for it
         sizes: set[int] = set()
         for value in batch:
             if type(value) is Tensor:
-                shape = value.shape
-                if len(shape) > dim:
-                    sizes.add(shape[dim])
+                if value.dim() > dim:
+                    sizes.add(value.size(dim))
             else:
                 sizes |= _sizes(value, dim)
         return sizes

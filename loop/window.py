@@ -7,7 +7,7 @@ first backward, which of them are skipped only at the end: then the gradients ar
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from strictstep.loop.notes import add_place
 from strictstep.loop.report import weighted_mean
 from strictstep.loop.setup import Setup
 from strictstep.schema.base import AnyOutput
+from strictstep.schema.describe import describe
 from strictstep.schema.outputs import SkippedStep
 
 _NOTHING: dict[str, Any] = {}
@@ -41,16 +42,16 @@ class Window:
         hiddens: for a step that names it.
         epoch: for reports, and for a step that names it (0 where it is not known).
         batch_idx: the number of the first micro-batch, for reports; `None` where it is not known.
-        first_idx: what a step that names `batch_idx` gets for the first micro-batch.
+        batches_seen: what a step that names `batch_idx` gets for the first micro-batch where that is not known.
         global_step: for a step that names it.
     """
 
     __slots__ = (
         "_batch_idx",
         "_batches",
+        "_batches_seen",
         "_contributing",
         "_epoch",
-        "_first_idx",
         "_global_step",
         "_grad_norm",
         "_hiddens",
@@ -70,19 +71,22 @@ class Window:
         hiddens: Any,
         epoch: int | None,
         batch_idx: int | None,
-        first_idx: int,
+        batches_seen: int,
         global_step: int,
     ) -> None:
         """Hold the micro-batches; nothing is run yet."""
+        if type(batches) not in (tuple, list) or len(batches) != 1:
+            _refuse(batches, hiddens)
         self._setup = setup
         self._batches = batches
         self._hiddens = hiddens
         self._epoch = epoch
         self._batch_idx = batch_idx
-        self._first_idx = first_idx
+        self._batches_seen = batches_seen
         self._global_step = global_step
         self._contributing: Sequence[int] = range(len(batches))
         self._outputs: list[AnyOutput] = []
+        self._weights: list[float] = []
         self._grad_norm: Tensor | None = None
         self._index = 0
         self.evaluations = 0
@@ -95,25 +99,39 @@ class Window:
             The weighted mean of the losses, detached, shape `[]`.
         """
         setup = self._setup
-        before = self._begin()
-        losses: list[Tensor] = []
-        contributing: list[int] = []
+        checked_step = setup.checked_step
+        if self.evaluations == 0:
+            self._weigh()
+        before = versions(self._batches) if self.evaluations else None
+        losses: list[Any] = []
         for index in self._contributing:
-            loss = self._contribution(index, not losses)
-            if loss is not None:
-                losses.append(loss)
-                contributing.append(index)
-        if len(contributing) < len(self._contributing):
-            self._leave_out(contributing)
+            self._index = index
+            named = self._named(index) if checked_step.step.names else _NOTHING
+            batch_idx = None if self._batch_idx is None else self._batch_idx + index
+            own, loss = checked_step.run(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
+            outcome = setup.engine.agree(own)
+            if isinstance(outcome, Exception):
+                raise outcome
+            if self.evaluations == 0:
+                self._outputs.append(outcome)
+            if loss is None or outcome.loss is None:
+                self._refuse_later_skip(outcome)
+                continue
+            if not losses:
+                setup.gradients.clear()
+            backward(setup, loss, self._weights[index] / self._total)
+            losses.append(outcome.loss)
+        if len(losses) < len(self._contributing):
+            self._leave_out([index for index in self._contributing if self._outputs[index].loss is not None])
         if before is not None and versions(self._batches) != before:
-            raise _changed(setup.checked_step.step.name)
+            raise _changed(checked_step.step.name)
         setup.gradients.require_some()
         if setup.adjusts:
             self._adjust_gradients()
         self.evaluations += 1
         if len(losses) == 1:
-            return losses[0]
-        return weighted_mean(losses, [self._weights[index] for index in contributing])
+            return losses[0]  # type: ignore[no-any-return]
+        return weighted_mean(losses, [self._weights[index] for index in self._contributing])
 
     def add_notes(self, error: Exception) -> None:
         """Say on an error of an evaluation where it happened, and that parameters may have moved."""
@@ -128,46 +146,23 @@ class Window:
         """Say on an error where it happened."""
         add_place(error, self._setup.checked_step.step.name, self._epoch, self._number(self._index))
 
-    def _begin(self) -> list[int] | None:
-        """Read the weights, at first; later how often the batches have been changed, which must stay."""
-        if self.evaluations:
-            return versions(self._batches)
-        weigh = self._setup.weights.of
-        weights: list[float] | Exception
+    def _weigh(self) -> None:
+        """Read the weights, once: later evaluations are given the same batches."""
+        setup = self._setup
+        weights: list[float] | Exception = self._weights
         try:
-            weights = self._weights = [weigh(batch) for batch in self._batches]
+            for batch in self._batches:
+                self._weights.append(setup.weights.of(batch))
         except Exception as error:
             weights = error
-        self._total = self._setup.engine.total_weight(weights)
-        return None
-
-    def _contribution(self, index: int, is_first: bool) -> Tensor | None:
-        """Run one micro-batch and its backward; return its loss, detached, or `None` for a skip."""
-        self._index = index
-        setup = self._setup
-        checked_step = setup.checked_step
-        named = self._named(index) if checked_step.step.names else _NOTHING
-        batch_idx = None if self._batch_idx is None else self._batch_idx + index
-        own, loss = checked_step(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
-        outcome = setup.engine.agree(own)
-        if isinstance(outcome, Exception):
-            raise outcome
-        if self.evaluations == 0:
-            self._outputs.append(outcome)
-        if loss is None or outcome.loss is None:
-            self._refuse_later_skip(outcome)
-            return None
-        if is_first:
-            setup.gradients.clear()
-        backward(setup, loss, self._weights[index] / self._total)
-        return outcome.loss  # type: ignore[return-value]  # what a step contributes is detached, and a tensor
+        self._total = setup.engine.total_weight(weights)
 
     def _number(self, index: int) -> int | None:
         return None if self._batch_idx is None else self._batch_idx + index
 
     def _named(self, index: int) -> dict[str, Any]:
         values = {
-            "batch_idx": self._first_idx + index,
+            "batch_idx": (self._batches_seen if self._batch_idx is None else self._batch_idx) + index,
             "epoch": self._epoch or 0,
             "evaluation": self.evaluations,
             "global_step": self._global_step,
@@ -222,6 +217,19 @@ class Window:
         skip = SkippedStep(reason=reason)
         self._outputs = [skip if index in self._contributing else output for index, output in enumerate(self._outputs)]
         self._leave_out([])
+
+
+def _refuse(batches: Sequence[Any], hiddens: Any) -> None:
+    """Raise for what is no window, for one of no batch, and for a chunk's hiddens in a window of several."""
+    if isinstance(batches, (Tensor, Mapping, str)):
+        message = f"expected a list of batches as window, got {describe(batches)}"
+        raise LoopError("window_empty", message, "for one batch, call `step(batch)`, or pass `[batch]`")
+    if len(batches) == 0:
+        message = "expected a window of at least one batch, got none"
+        raise LoopError("window_empty", message, "leave out the step where there is no batch")
+    if hiddens is not None:
+        message = f"expected `hiddens` for a window of one chunk, got a window of {len(batches)} micro-batches"
+        raise LoopError("hiddens_with_accumulation", message, "step on each chunk: a chunk is a micro-batch")
 
 
 def _changed(step_name: str) -> LoopError:

@@ -138,11 +138,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     _metrics_with_numbers: ClassVar[Any] = None
     _loss_form: ClassVar[Form] = EVALUATION_LOSS
 
-    @field_validator("loss", mode="before")
-    @staticmethod
-    def _check_loss(value: Any) -> Any:
-        return evaluation_loss(value)
-
+    _check_loss: ClassVar[Any] = field_validator("loss", mode="before")(evaluation_loss)
     _check_log = field_validator("log", mode="before")(scalars)
     _check_hiddens = field_validator("hiddens", mode="before")(check_hiddens)
 

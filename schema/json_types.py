@@ -8,7 +8,6 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from strictstep.schema.describe import describe, names_text
 from strictstep.schema.json_form import number_form
-from strictstep.schema.scalars import NUMBERS
 
 NON_FINITE = ("nan", "inf", "-inf")
 
@@ -29,11 +28,12 @@ TAGGED_INT: dict[str, Any] = {
 REAL_NUMBER = {"anyOf": [{"type": "number"}, TAGGED_FLOAT]}
 ANY_NUMBER = {"anyOf": [{"type": ["number", "boolean"]}, TAGGED_FLOAT, TAGGED_INT]}
 
+_NUMBERS = (float, int, bool)
 _TAGS = {"$tensor": "tensor", "$object": "object", "$dict": "dict", "$float": "number", "$int": "number"}
 
 
 def _number(value: Any) -> Any:
-    if type(value) in NUMBERS:
+    if type(value) in _NUMBERS:
         return value
     number = _untagged(value) if type(value) is dict and len(value) == 1 else None
     if number is None:
@@ -61,7 +61,7 @@ def _kind(value: Any) -> str | None:
         return "list"
     if value is None or type(value) is str:
         return "text"
-    return "number" if type(value) in NUMBERS else None
+    return "number" if type(value) in _NUMBERS else None
 
 
 if TYPE_CHECKING:  # type checkers cannot follow annotated aliases that contain themselves

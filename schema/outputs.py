@@ -37,10 +37,7 @@ class TrainingOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
 
     _loss_form: ClassVar[Form] = TRAINING_LOSS
 
-    @field_validator("loss", mode="before")
-    @staticmethod
-    def _check_loss(value: Any) -> Tensor:
-        return training_loss(value)
+    _check_loss = field_validator("loss", mode="before")(training_loss)
 
     if TYPE_CHECKING:
 
@@ -70,10 +67,7 @@ class ManualOutput(StepOutput[LogT, MetricsT, HiddensT, BarT]):
 
     _loss_form: ClassVar[Form] = MANUAL_LOSS
 
-    @field_validator("loss", mode="before")
-    @staticmethod
-    def _check_loss(value: Any) -> Tensor | None:
-        return manual_loss(value)
+    _check_loss = field_validator("loss", mode="before")(manual_loss)
 
     if TYPE_CHECKING:
 
@@ -125,10 +119,7 @@ class SkippedStep(StepOutput):
 
     _loss_form: ClassVar[Form] = NO_LOSS
 
-    @field_validator("loss", mode="before")
-    @staticmethod
-    def _check_loss(value: Any) -> None:
-        return no_loss(value)
+    _check_loss = field_validator("loss", mode="before")(no_loss)
 
     @field_validator("reason", mode="before")
     @staticmethod

@@ -58,9 +58,9 @@ class Recording(SingleProcess):
         self.skips = skips
 
     def wrap(self, step: Any) -> Any:
-        def wrapped(batch: Any, named: Any) -> Any:
+        def wrapped(batch: Any, **named: Any) -> Any:
             self.asked.append("step")
-            return step(batch, named)
+            return step(batch, **named)
 
         return wrapped
 

@@ -28,24 +28,24 @@ class Module(nn.Module):
 
 def test_a_function_gets_model_and_batch() -> None:
     model = nn.Linear(1, 1)
-    assert Step(model, lambda model, batch: (model, batch))(BATCH, {}) == (model, BATCH)
+    assert Step(model, lambda model, batch: (model, batch)).run(BATCH) == (model, BATCH)
 
 
 def test_a_bound_method_gets_the_batch() -> None:
     model = Module()
     step = Step(model, model.training_step)
     assert step.names == ("batch_idx",)
-    assert step(BATCH, {"batch_idx": 3}) == (model, BATCH, 3)
+    assert step.run(BATCH, batch_idx=3) == (model, BATCH, 3)
 
 
 def test_a_decorated_method_gets_the_batch() -> None:
     model = Module()
-    returned: Any = Step(model, model.decorated)(BATCH, {})
+    returned: Any = Step(model, model.decorated).run(BATCH)
     assert returned["metrics"]["batch"] is BATCH
 
 
 def test_a_function_that_holds_its_model_gets_the_batch() -> None:
-    assert Step(nn.Linear(1, 1), lambda batch: batch)(BATCH, {}) is BATCH
+    assert Step(nn.Linear(1, 1), lambda batch: batch).run(BATCH) is BATCH
 
 
 def test_bound_arguments_and_defaults_are_left_alone() -> None:
@@ -53,13 +53,13 @@ def test_bound_arguments_and_defaults_are_left_alone() -> None:
         return batch, scale, power, epoch
 
     bound = Step(nn.Linear(1, 1), functools.partial(step, scale=3))
-    assert bound(BATCH, {"epoch": 4}) == (BATCH, 3, 2, 4)
+    assert bound.run(BATCH, epoch=4) == (BATCH, 3, 2, 4)
     assert bound.name == "step"
 
 
 def test_a_step_of_any_arguments_gets_model_and_batch() -> None:
     model = nn.Linear(1, 1)
-    assert Step(model, lambda *args, **kwargs: (args, kwargs))(BATCH, {}) == ((model, BATCH), {})
+    assert Step(model, lambda *args, **kwargs: (args, kwargs)).run(BATCH) == ((model, BATCH), {})
 
 
 def test_all_names_can_be_asked_for() -> None:
