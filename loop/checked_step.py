@@ -109,11 +109,13 @@ def call_for(stage: Stage, step: Step, schema: type[AnyOutput] | None, strict: b
 
     Raises:
         TypeError, ValueError: for a schema that is none, or is of another stage.
-        LoopError: with the code `option`, for another `on_none`.
+        LoopError: with the code `option`, for another `on_none` or `strict`.
     """
     if on_none not in get_args(OnNone):
         message = f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}"
         raise LoopError("option", message, "write one of them")
+    if type(strict) is not bool:
+        raise LoopError("option", f"expected True or False as `strict`, got {describe(strict)}", "write one of them")
     return Call(model_of(stage, schema), stage, strict, on_none, step.function, None, None)
 
 

@@ -154,8 +154,8 @@ class EpochValues:
         return named
 
     def _take(self, rows: list[Row], step: int | None) -> None:
-        for row in rows:
-            self._aggregate.add(*row)
+        for numbers, weight, ops in rows:
+            self._aggregate.add(numbers, weight, ops)
         if self._on_step is not None and step is not None:
             self._on_step(_reduced(rows), step)
 
@@ -181,8 +181,8 @@ def _reduced(rows: list[Row]) -> dict[str, Any]:
     if len(rows) == 1:
         return rows[0][0]
     window = Aggregate()
-    for row in rows:
-        window.add(*row)
+    for numbers, weight, ops in rows:
+        window.add(numbers, weight, ops)
     return window.values()
 
 

@@ -23,6 +23,7 @@ LoopCode = Literal[
     "fp16_with_manual",
     "grad_norm_non_finite",
     "gradients_before_closure",
+    "gradients_changed",
     "graph_used_twice",
     "hiddens_with_accumulation",
     "loader_empty",

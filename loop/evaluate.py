@@ -20,6 +20,7 @@ from strictstep.loop.step import Step, stop_iteration
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import carefully_checked, plainly_checked
+from strictstep.schema.describe import describe
 from strictstep.schema.errors import StepOutputError
 
 
@@ -73,7 +74,7 @@ def evaluate(
         model, validation_step, stage, schema, strict, precision, weight, device, epoch_end, log_every, {}
     )
     loader = Loader(batches, "batches")
-    bar = ProgressBar(loader.length, 0, None, progress_bar, log_every)
+    bar = ProgressBar(loader.length, None, None, progress_bar, log_every)
     try:
         values = evaluation(loader, 0, 0, bar)
     except BaseException:
@@ -102,6 +103,9 @@ class Evaluation:
     ) -> None:
         """Check everything that can be checked before the first batch."""
         refuse_no_model(model)
+        if type(log_every) is not int or log_every < 1:
+            message = f"expected a positive int as `log_every`, got {describe(log_every)}"
+            raise LoopError("option", message, "count from 1")
         self._model = model
         self._step = Step(model, step)
         refuse_optimizers(self._step)

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 
 from strictstep.loop.errors import LoopError
 
+Noted = tuple[Tensor | None, int]
+
 
 class Gradients:
     """The gradients that a window leaves behind.
@@ -49,6 +51,21 @@ class Gradients:
                 if parameter.grad is not None:
                     return
         raise self._none()
+
+    def note(self) -> Noted:
+        """The first gradient, and how often it has been changed in place: between two micro-batches both must stay."""
+        gradient = next(self._present(), None)
+        return gradient, -1 if gradient is None else gradient._version
+
+    def require_noted(self, noted: Noted) -> None:
+        """Raise if a step has cleared the gradients of the micro-batches before it, or changed them."""
+        gradient, version = self.note()
+        if gradient is not noted[0] or version != noted[1]:
+            message = f"expected `{self._step_name}` to leave gradients alone, got those of its window changed"
+            help = (
+                "leave `zero_grad()`, `backward()` and clipping out of the step: the loop does them, once for a window"
+            )
+            raise LoopError("gradients_changed", message, help)
 
     def rescale(self, factor: float) -> None:
         """Multiply every gradient in place."""

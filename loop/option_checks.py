@@ -37,8 +37,8 @@ def check(options: Options) -> None:
         raise LoopError("option", *found[0])
     if found:
         message = f"expected right options, got {len(found)} wrong ones"
-        problems = "".join(f"\n  - {problem}" for problem, _ in found)
-        helps = "".join(f"\n    - {help}" for _, help in found)
+        problems = "".join(f"\n  {number}. {problem}" for number, (problem, _) in enumerate(found, 1))
+        helps = "".join(f"\n    {number}. {help}" for number, (_, help) in enumerate(found, 1))
         raise LoopError("option", message + problems, "one for each" + helps)
 
 

@@ -62,7 +62,7 @@ class Run:
         if not self._saved.is_within:
             if self._patience is not None and self._patience.is_over:
                 return "early_stopping"
-            if self._has_all_steps:
+            if self._has_all_steps():
                 return "max_steps"
             if self._saved.epoch == self._options.max_epochs:
                 return "max_epochs"
@@ -81,12 +81,12 @@ class Run:
     def _epoch_values(self, bar: ProgressBar) -> dict[str, float]:
         """Train, validate, record and save an epoch; empty if Ctrl-C came between."""
         self._saved.begin_epoch()
-        while not (self._interrupt.requested or self._has_all_steps) and self._step(bar):
+        while not (self._interrupt.requested or self._has_all_steps()) and self._step(bar):
             pass
         if self._interrupt.requested:
             self._saved.save_within()
             return {}
-        is_saved = self._has_all_steps and self._saved.save_within()
+        is_saved = self._has_all_steps() and self._saved.save_within()
         held = self._saved.hold()
         values = self._training.close()
         try:
@@ -103,7 +103,7 @@ class Run:
         if report is None:
             return False
         options = self._options
-        if report.stepped and self._schedule:
+        if report.stepped and not self._schedule.is_empty:
             self._schedule.after_step(self._place)
         if options.after_step is not None:
             called("after_step function", self._place, options.after_step, report)
@@ -111,7 +111,7 @@ class Run:
             self._show(bar, report)
         if not self._watched.is_settled:
             self._watched.after_step(self._training.values, "")
-        if report.stepped and self._saved.is_due:
+        if report.stepped and self._saved.is_due():
             self._saved.save_within()
         return True
 
@@ -155,7 +155,6 @@ class Run:
         """Whether this epoch is one that is validated."""
         return self._evaluation is not None and (self._saved.epoch + 1) % self._options.validate_every == 0
 
-    @property
     def _has_all_steps(self) -> bool:
         most = self._options.max_steps
         return most is not None and self._global_step >= most

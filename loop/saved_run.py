@@ -92,7 +92,6 @@ class SavedRun:
         if not is_saved:
             self._write(self.rule.last, state)
 
-    @property
     def is_due(self) -> bool:
         """Whether a checkpoint within the epoch is due after this step."""
         rule = self.rule

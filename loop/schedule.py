@@ -20,6 +20,9 @@ class Schedule:
         interval: whether they step after each optimizer step or after each epoch.
         monitor: the name of the value that a scheduler like `ReduceLROnPlateau` is given.
 
+    Attributes:
+        is_empty: whether there is none.
+
     Example:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
@@ -30,6 +33,7 @@ class Schedule:
     def __init__(self, schedulers: Sequence[Any], interval: Interval, monitor: str | None = None) -> None:
         """Find the optimizers whose rates are logged."""
         self._schedulers = schedulers
+        self.is_empty = not schedulers
         self._interval = interval
         self._monitor = monitor
         optimizers = {id(optimizer): optimizer for s in schedulers if (optimizer := getattr(s, "optimizer", None))}
@@ -42,10 +46,6 @@ class Schedule:
         # A rate that is a tensor is changed in place: the one that is logged must stay.
         rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         return {"lr" if len(rates) == 1 else f"lr_{index}": rate for index, rate in enumerate(rates)}
-
-    def __bool__(self) -> bool:
-        """Whether there is a scheduler."""
-        return bool(self._schedulers)
 
     def ops(self) -> dict[str, ReduceOp]:
         """How the rates are reduced over an epoch: by the last."""

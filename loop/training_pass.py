@@ -65,7 +65,7 @@ class TrainingPass:
         batches = self.windows.next()
         if not batches:
             return None
-        rates = self._schedule.rates() if self._schedule else None
+        rates = None if self._schedule.is_empty else self._schedule.rates()
         report = self._taken(batches)
         self.stepped += report.stepped
         self._outputs += len(report.outputs)

@@ -16,6 +16,7 @@ from strictstep.loop.backward import backward
 from strictstep.loop.device import versions
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import non_finite_norm
+from strictstep.loop.gradients import Noted
 from strictstep.loop.notes import add_place
 from strictstep.loop.report import weighted_mean
 from strictstep.loop.setup import Setup
@@ -104,6 +105,7 @@ class Window:
             self._weigh()
         before = versions(self._batches) if self.evaluations else None
         losses: list[Any] = []
+        noted: Noted = (None, 0)
         for index in self._contributing:
             self._index = index
             named = self._named(index) if checked_step.step.names else _NOTHING
@@ -114,6 +116,8 @@ class Window:
                 raise outcome
             if self.evaluations == 0:
                 self._outputs.append(outcome)
+            if losses:
+                setup.gradients.require_noted(noted)
             if loss is None or outcome.loss is None:
                 self._refuse_later_skip(outcome)
                 continue
@@ -121,6 +125,8 @@ class Window:
                 setup.gradients.clear()
             backward(setup, loss, self._weights[index] / self._total)
             losses.append(outcome.loss)
+            if len(self._contributing) > 1:
+                noted = setup.gradients.note()
         if len(losses) < len(self._contributing):
             self._leave_out([index for index in self._contributing if self._outputs[index].loss is not None])
         if before is not None and versions(self._batches) != before:

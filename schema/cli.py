@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="strictstep", description="What your training steps return: documented, checked."
     )
+    parser.add_argument("--version", action="version", version=f"strictstep {version('strictstep')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_schema(commands)
     _add_docs(commands)

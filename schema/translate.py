@@ -48,7 +48,17 @@ def problems_found(
     lines = error.errors(include_url=False)
     found = [_found(line, fields, listed, fields if received is None else received) for line in lines]
     found += _names_not_reached(found, fields, listed)
+    if received is not None and "log" not in fields:
+        found = [_with_log_renamed(one, received) for one in found]
     return list({_identity(one): one for one in reversed(found)}.values())[::-1]
+
+
+def _with_log_renamed(found: Found, received: Mapping[str, Any]) -> Found:
+    """Where the bar names values of a `log` that came under a near name, that name is the mistake."""
+    near = nearest("log", [name for name in received if name not in FIELDS])
+    if found.code != "progress_bar_unknown_name" or near is None:
+        return found
+    return found._replace(help=f"rename `{printable(near)}` to `log`")
 
 
 def _names_not_reached(

@@ -242,6 +242,40 @@ def test_later_evaluations_replay_only_those_that_contributed(model: Any, make_b
     assert seen[3:5] == [(1, 10), (1, 12)]
 
 
+@pytest.mark.parametrize(
+    "way", ["zero_grad", "zero_grad(set_to_none=False)", "backward", "clip", "zero_grad in a skip"]
+)
+def test_a_step_that_changes_the_gradients_of_its_window_is_an_error(model: Any, make_batch: Any, way: Any) -> None:
+    def step(model: Any, batch: Any, batch_idx: Any) -> Any:
+        if way == "backward":
+            loss_of(model, batch).backward()
+        elif way == "clip":
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+        else:
+            optimizer.zero_grad(set_to_none="False" not in way)
+        return SkippedStep(reason="odd") if "skip" in way and batch_idx else loss_of(model, batch)
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimization: Any = AutomaticOptimization(model, step, optimizer)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(LoopError, match="expected `step` to leave gradients alone") as caught:
+        optimization.step_window([make_batch(seed=0), make_batch(seed=1)])
+    assert (caught.value.code, optimization.global_step) == ("gradients_changed", 0)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_step_that_clears_gradients_for_itself_may_in_a_window_of_one(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        optimizer.zero_grad()
+        return loss_of(model, batch)
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    batch = make_batch()
+    expected = model.weight - 0.1 * torch.autograd.grad(loss_of(model, batch), model.weight)[0]
+    AutomaticOptimization(model, step, optimizer).step(batch)
+    torch.testing.assert_close(model.weight, expected)
+
+
 def test_an_empty_window_is_an_error(model: Any, training_step: Any) -> None:
     with pytest.raises(LoopError) as caught:
         AutomaticOptimization(model, training_step, SGD(model.parameters(), lr=0.1)).step_window([])

@@ -203,3 +203,21 @@ def test_a_batch_without_a_number_of_examples_counts_as_one_and_says_so_once() -
     assert [str(warning.message) for warning in caught] == [
         "no tensor has a dimension 0: each batch counts as 1; or pass `weight=`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"log_every": 0}, "expected a positive int as `log_every`, got int 0"),
+        ({"strict": "yes"}, "expected True or False as `strict`, got str 'yes'"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_first_batch(option: Any, message: Any) -> None:
+    with pytest.raises(LoopError) as caught:
+        evaluate(nn.Identity(), lambda model, batch: None, iter([torch.ones(2)]), **option)
+    assert (caught.value.code, caught.value.message) == ("option", message)
+
+
+def test_the_bar_of_an_evaluation_is_of_no_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(nn.Identity(), lambda model, batch: batch.mean(), [torch.ones(2)], progress_bar=True)
+    assert capsys.readouterr().err.startswith("evaluation  loss 1.000  (1 step in ")

@@ -113,17 +113,17 @@ def test_wrong_options_are_said_all_at_once() -> None:
     error = refused(max_epochs=0, precision="fp8", validation_step=step, loggers=[3], tbptt=(5, 1), scheduler=4)
     assert str(error) == (
         "expected right options, got 5 wrong ones\n"
-        "  - expected a positive int as `max_epochs`, got int 0\n"
-        "  - expected loggers, got int 3 among `loggers`\n"
-        "  - expected `validation_batches` beside `validation_step`, got None\n"
-        "  - expected 'fp32', 'bf16-mixed', 'fp16-mixed' as `precision`, got str 'fp8'\n"
-        "  - expected a learning-rate scheduler, got int 4  [option]\n"
+        "  1. expected a positive int as `max_epochs`, got int 0\n"
+        "  2. expected loggers, got int 3 among `loggers`\n"
+        "  3. expected `validation_batches` beside `validation_step`, got None\n"
+        "  4. expected 'fp32', 'bf16-mixed', 'fp16-mixed' as `precision`, got str 'fp8'\n"
+        "  5. expected a learning-rate scheduler, got int 4  [option]\n"
         "  help: one for each\n"
-        "    - count from 1\n"
-        "    - pass a list of objects with `log_metrics(dict, step)`, such as `JSONLLogger(path)`\n"
-        "    - give both of them, or none\n"
-        "    - write one of them\n"
-        "    - pass an instance, for example `StepLR(optimizer, step_size=10)`"
+        "    1. count from 1\n"
+        "    2. pass a list of objects with `log_metrics(dict, step)`, such as `JSONLLogger(path)`\n"
+        "    3. give both of them, or none\n"
+        "    4. write one of them\n"
+        "    5. pass an instance, for example `StepLR(optimizer, step_size=10)`"
     )
 
 
@@ -147,8 +147,8 @@ def test_a_scheduler_by_value_needs_a_name_and_whole_epochs() -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     error = refused(model=model, optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer), scheduler_interval="step")
     assert error.message.splitlines()[1:] == [
-        "  - expected `scheduler_monitor` for `ReduceLROnPlateau`, got None",
-        "  - expected 'epoch' as `scheduler_interval` for `ReduceLROnPlateau`, got 'step'",
+        "  1. expected `scheduler_monitor` for `ReduceLROnPlateau`, got None",
+        "  2. expected 'epoch' as `scheduler_interval` for `ReduceLROnPlateau`, got 'step'",
     ]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
@@ -416,6 +417,12 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path, arguments: str
     )
     assert "Traceback" not in done.stderr
     assert "Broken pipe" not in done.stderr
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert (left.value.code, capsys.readouterr().out) == (0, f"strictstep {version('strictstep')}\n")
 
 
 def test_the_command_is_installed_and_helps() -> None:

@@ -240,6 +240,12 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one() -> None:
     assert far.help == "put the value into `log`, or give `progress_bar` a dict of its own"
 
 
+def test_where_the_log_came_under_a_near_name_that_is_what_the_bar_is_told_of() -> None:
+    with pytest.raises(StepOutputError, match="progress_bar_unknown_name") as caught:
+        coerce({"logs": {"acc": 0.5}, "progress_bar": ["acc"]}, stage="test")
+    assert caught.value.problems[0].help == "rename `logs` to `log`"
+
+
 def test_names_without_a_log_are_unknown() -> None:
     with pytest.raises(StepOutputError, match=r"got str 'a'; `log` has no values  \[progress_bar_unknown_name\]"):
         coerce({"progress_bar": ["a"]}, stage="test")

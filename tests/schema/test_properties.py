@@ -18,8 +18,18 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from torch import Tensor
 
-from strictstep.schema import SkippedStep, StepOutput, StepOutputError, StepOutputWarning, TrainingOutput, coerce
+from strictstep.schema import (
+    EvaluationOutput,
+    ManualOutput,
+    SkippedStep,
+    StepOutput,
+    StepOutputError,
+    StepOutputWarning,
+    TrainingOutput,
+    coerce,
+)
 
+STAGES: dict[Any, Any] = {TrainingOutput: "training", ManualOutput: "manual", EvaluationOutput: "validation"}
 FIELDS = ("loss", "log", "progress_bar", "hiddens", "metrics")
 Pair = namedtuple("Pair", "loss log")
 DTYPES = (
@@ -200,6 +210,26 @@ def test_any_call_of_a_model_gives_it_or_a_step_output_error(fields: dict[str, A
         else:
             _check_output(output, storages)
     assert structure(fields) == before
+
+
+@given(returns, st.sampled_from(list(STAGES)))
+def test_coercing_a_dict_of_fields_gives_what_calling_the_model_gives(returned: Any, model: Any) -> None:
+    fields = {name: returned[name] for name in FIELDS if name in returned} if type(returned) is dict else {}
+    coerced, called = (_made(lambda: coerce(fields, schema=model, stage=STAGES[model])), _made(lambda: model(**fields)))
+    assert (coerced is None) == (called is None)
+    if coerced is not None:
+        assert repr(coerced) == repr(called)
+        assert list(vars(coerced)) == list(FIELDS)
+        assert coerced.model_fields_set == called.model_fields_set == set(fields)
+        assert (coerced.__pydantic_extra__, coerced.__pydantic_private__) == (None, None)
+        assert list(map(storage, tensors_in(coerced))) == list(map(storage, tensors_in(called)))
+
+
+def _made(make: Any) -> Any:
+    try:
+        return make()
+    except StepOutputError:
+        return None
 
 
 def _check_report(error: StepOutputError) -> None:
