@@ -59,24 +59,7 @@ class Weights:
             return self._given(batch)
         if self.by_examples is False:
             return 1
-        if type(batch) is tuple and self.by_examples:
-            dim, common = self._dim, 0
-            for tensor in batch:
-                if type(tensor) is not Tensor or tensor.dim() <= dim:
-                    break
-                size = tensor.size(dim)
-                if common and size != common:
-                    break
-                common = size
-            else:
-                if common:
-                    return common
-        sizes = _sizes(batch, self._dim)
-        if len(sizes) != 1:
-            return self._without_examples(sizes)
-        self.by_examples = True
-        (size,) = sizes
-        return size if size > 0 else _positive(size, "the number of examples")
+        return (_common_size(batch, self._dim) if self.by_examples else 0) or self._examples(batch)
 
     def _given(self, batch: Any) -> float:
         weight = self._weight
@@ -88,6 +71,13 @@ class Weights:
             raise stop_iteration(f"weight function `{name_of(weight)}`", error) from error
         return _positive(number, f"`{name_of(weight)}(batch)`")
 
+    def _examples(self, batch: Any) -> float:
+        sizes = _sizes(batch, self._dim)
+        if len(sizes) != 1:
+            return self._without_examples(sizes)
+        self.by_examples = True
+        return _positive(sizes.pop(), "the number of examples")
+
     def _without_examples(self, sizes: set[int]) -> float:
         if self.by_examples:
             raise _unreadable(sizes, self._dim)
@@ -96,19 +86,24 @@ class Weights:
         return 1
 
 
+def _common_size(batch: Any, dim: int) -> int:
+    """The size in `dim` of all tensors of a plain tuple or list of tensors; 0 where it is not that simple."""
+    common = 0
+    if type(batch) is not tuple and type(batch) is not list:
+        return 0
+    for tensor in batch:
+        if type(tensor) is not Tensor or tensor.dim() <= dim:
+            return 0
+        size = tensor.size(dim)
+        if common and size != common:
+            return 0
+        common = size
+    return common
+
+
 def _sizes(batch: Any, dim: int) -> set[int]:
     """The sizes that the tensors of a batch have in `dim`; those without that dimension have none."""
-    if type(batch) in (tuple, list):  # nearly every batch: no generators for it
-        sizes: set[int] = set()
-        for value in batch:
-            if type(value) is Tensor:
-                if value.dim() > dim:
-                    sizes.add(value.size(dim))
-            else:
-                sizes |= _sizes(value, dim)
-        return sizes
-    shapes = [tensor.shape for tensor in tensors_in(batch) if not tensor.is_nested]
-    return {shape[dim] for shape in shapes if len(shape) > dim}
+    return {tensor.shape[dim] for tensor in tensors_in(batch) if not tensor.is_nested and tensor.dim() > dim}
 
 
 def _positive(number: Any, what: str) -> float:

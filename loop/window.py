@@ -100,10 +100,24 @@ class Window:
             The weighted mean of the losses, detached, shape `[]`.
         """
         setup = self._setup
-        checked_step = setup.checked_step
         if self.evaluations == 0:
             self._weigh()
         before = versions(self._batches) if self.evaluations else None
+        losses = self._went_backward()
+        if before is not None and versions(self._batches) != before:
+            raise _changed(setup.checked_step.step.name)
+        setup.gradients.require_some()
+        if setup.adjusts:
+            self._adjust_gradients()
+        self.evaluations += 1
+        if len(losses) == 1:
+            return losses[0]
+        return weighted_mean(losses, [self._weights[index] for index in self._contributing])
+
+    def _went_backward(self) -> list[Tensor]:
+        """Take each micro-batch forward and backward; the losses of those that contribute, detached."""
+        setup = self._setup
+        checked_step = setup.checked_step
         losses: list[Any] = []
         noted: Noted = (None, 0)
         for index in self._contributing:
@@ -129,15 +143,7 @@ class Window:
                 noted = setup.gradients.note()
         if len(losses) < len(self._contributing):
             self._leave_out([index for index in self._contributing if self._outputs[index].loss is not None])
-        if before is not None and versions(self._batches) != before:
-            raise _changed(checked_step.step.name)
-        setup.gradients.require_some()
-        if setup.adjusts:
-            self._adjust_gradients()
-        self.evaluations += 1
-        if len(losses) == 1:
-            return losses[0]  # type: ignore[no-any-return]
-        return weighted_mean(losses, [self._weights[index] for index in self._contributing])
+        return losses
 
     def add_notes(self, error: Exception) -> None:
         """Say on an error of an evaluation where it happened, and that parameters may have moved."""
