@@ -15,6 +15,7 @@ from strictstep.loop.optimization import Optimization
 from strictstep.loop.precision import PrecisionName, step_scaled
 from strictstep.loop.report import StepReport
 from strictstep.loop.setup import Setup
+from strictstep.loop.step import stop_iteration
 from strictstep.loop.weights import Weight, Weights
 from strictstep.loop.window import NothingContributed
 from strictstep.schema.base import AnyOutput
@@ -162,6 +163,8 @@ class AutomaticOptimization(Optimization):
             optimizer_step.take(closure)
         except NothingContributed:
             return False
+        except StopIteration as error:
+            raise stop_iteration(f"`{optimizer_step.name}.step`", error) from error
         except Exception as error:
             if closure.evaluations == 0 and closure.raised is None:
                 raise _before_closure(optimizer_step.name, error) from error

@@ -55,7 +55,8 @@ class StepClosure(Window):
             with torch.inference_mode(False), torch.enable_grad():
                 return self.evaluate()
         except BaseException as error:
-            self.raised = error  # the optimizer may swallow it
+            self.raised = error  # the optimizer may swallow it, and go on: it shall find nothing to step on
+            self._setup.gradients.clear()
             if isinstance(error, Exception):
                 self.add_notes(error)
             raise

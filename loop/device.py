@@ -1,7 +1,8 @@
 """A batch at its device, and each evaluation's own containers: a step may `pop` from its batch."""
 
+import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -72,9 +73,19 @@ def walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
         return [walked(child, leaf) for child in value]
     if kind in _DICTS:
         return kind((key, walked(child, leaf)) for key, child in value.items())
+    if issubclass(kind, MutableMapping) and not hasattr(kind, "to"):
+        return _like(value, leaf)
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "to"):
         return kind._make(walked(child, leaf) for child in value)
     return leaf(value)
+
+
+def _like(mapping: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A mapping of its own kind: a `defaultdict` keeps its factory."""
+    fresh = copy.copy(mapping)
+    for key in mapping:
+        fresh[key] = walked(mapping[key], leaf)
+    return fresh
 
 
 def _as_it_is(leaf: Any) -> Any:

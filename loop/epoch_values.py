@@ -108,6 +108,11 @@ class EpochValues:
         self._aggregate = Aggregate()
         return {**values, **self.kept.close(epoch)}
 
+    @property
+    def has_output(self) -> bool:
+        """Whether an output has been taken in that was no skip: only such a one shows which names there are."""
+        return self._log_names is not None
+
     def names(self) -> list[str]:
         """The names so far, of values that wait too."""
         waiting = [name for rows, _ in self._waiting for numbers, _, _ in rows for name in numbers]

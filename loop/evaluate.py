@@ -7,13 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from strictstep.loop.calls import place_text
 from strictstep.loop.checked_step import call_for, device_of, device_type_of, refuse_no_model
 from strictstep.loop.device import moved
 from strictstep.loop.epoch_values import EpochValues, Ops
 from strictstep.loop.errors import LoopError
 from strictstep.loop.kept_metrics import EpochEnd
 from strictstep.loop.loader import Loader
+from strictstep.loop.notes import add_place
 from strictstep.loop.precision import Precision, PrecisionName
 from strictstep.loop.reporting import ProgressBar
 from strictstep.loop.step import Step, stop_iteration
@@ -164,7 +164,7 @@ class Evaluation:
         return output, weight
 
     def _noted(self, error: Exception, epoch: int, batch_idx: int) -> Exception:
-        error.add_note(f"in {self._call.stage} step `{self._step.name}`, {place_text(epoch, batch_idx)}")
+        add_place(error, self._step.name, epoch, batch_idx, self._call.stage)
         return error
 
 

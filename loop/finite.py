@@ -116,4 +116,4 @@ def _error(number: float, kind: str, origin: Origin) -> StepOutputError | LoopEr
 
 def _non_finite_names(output: AnyOutput) -> Iterator[str]:
     values: dict[str, Any] = dict(output.log)
-    return (name for name, value in values.items() if not math.isfinite(value))
+    return (name for name, value in values.items() if not -math.inf < value < math.inf)

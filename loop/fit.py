@@ -63,9 +63,10 @@ def fit(
     """Train a model on checked outputs.
 
     A model that is in eval mode is put into training mode; of one that is in training mode, each module keeps its own.
+    Before the call, the model is at the device where it shall train, and the optimizer is made of its parameters.
 
     Args:
-        model: the module; it and its optimizer are where they shall train.
+        model: the module.
         training_step: `training_step(model, batch)`, or the bound method `model.training_step(batch)`. It gets those
             of `batch_idx`, `epoch`, `global_step`, `evaluation`, `hiddens`, `optimizers` that its signature names.
         train_batches: anything that can be iterated, once for each epoch.
@@ -103,14 +104,17 @@ def fit(
         progress_bar: show a bar, or plain lines where there is no terminal.
         checkpoint: a folder, or a `Checkpoint`, which says more.
         resume: a checkpoint to go on from: a file, or a folder with a `last.pt`; `True` for that of `checkpoint`, if
-            there is one yet. The options must be those it was made with, as far as they decide what it holds.
+            there is one yet. The options must be those it was made with, as far as they decide what it holds; learning
+            rates, and whatever else optimizer and scheduler hold, are those of the checkpoint.
         early_stopping: ends training when a value no longer gets better.
-        seed: for Python's, numpy's and torch's generators, at the start.
+        seed: for Python's, numpy's and torch's generators, at the start of training; the model is initialised before.
         engine: runs the step on several ranks; `None` for a single process.
 
     Returns:
-        The history, one dict for each epoch, and why training ended. After Ctrl-C it ends at the next step, as
-        `"interrupted"`, with a checkpoint written; a second Ctrl-C is Python's own.
+        The history, one dict for each epoch, and why training ended. Its names are those that the steps returned, with
+        `val_` before those of validation; `loss` is the returned loss, `lr` the learning rate, `skipped` the number of
+        skipped micro-batches. After Ctrl-C `fit` returns at the next step, as `"interrupted"`, with a checkpoint
+        written; a second Ctrl-C is Python's own.
 
     Raises:
         LoopError: for wrong options, all of them in one error before the first batch; where a rule of the loop is

@@ -1,14 +1,12 @@
 """The gradients of one optimizer's parameters: cleared, rescaled, measured, clipped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from strictstep.loop.errors import LoopError
-
-Noted = tuple[Tensor | None, int]
 
 
 class Gradients:
@@ -52,20 +50,27 @@ class Gradients:
                     return
         raise self._none()
 
-    def note(self) -> Noted:
-        """The first gradient, and how often it has been changed in place: between two micro-batches both must stay."""
-        gradient = next(self._present(), None)
-        return gradient, -1 if gradient is None else gradient._version
+    def note(self) -> list[tuple[Tensor, int]]:
+        """The gradients, and how often each has been changed in place: between two backwards all must stay."""
+        noted = []
+        for group in self._groups_of.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is not None:
+                    noted.append((gradient, gradient._version))
+        return noted
 
-    def require_noted(self, noted: Noted) -> None:
-        """Raise if a step has cleared the gradients of the micro-batches before it, or changed them."""
-        gradient, version = self.note()
-        if gradient is not noted[0] or version != noted[1]:
-            message = f"expected `{self._step_name}` to leave gradients alone, got those of its window changed"
-            help = (
-                "leave `zero_grad()`, `backward()` and clipping out of the step: the loop does them, once for a window"
-            )
-            raise LoopError("gradients_changed", message, help)
+    def require_noted(self, noted: Sequence[tuple[Tensor, int]]) -> None:
+        """Raise if a step has added to the gradients, cleared them or changed them: the loop alone does."""
+        met = 0
+        for group in self._groups_of.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                if met == len(noted) or gradient is not noted[met][0] or gradient._version != noted[met][1]:
+                    raise self._changed()
+                met += 1
+        if met < len(noted):
+            raise self._changed()
 
     def rescale(self, factor: float) -> None:
         """Multiply every gradient in place."""
@@ -78,6 +83,11 @@ class Gradients:
 
     def _present(self) -> Iterator[Tensor]:
         return (parameter.grad for parameter in self.parameters() if parameter.grad is not None)
+
+    def _changed(self) -> LoopError:
+        message = f"expected `{self._step_name}` to leave gradients alone, got them changed by it"
+        help = "leave `zero_grad()`, `backward()` and clipping out of the step: the loop does them, once a window"
+        return LoopError("gradients_changed", message, help)
 
     def _none(self) -> LoopError:
         elsewhere = any(parameter.grad is not None for parameter in self._others)

@@ -74,7 +74,7 @@ class KeptMetrics:
         objects, self._objects = self._objects, {}
         computed: dict[str, Any] = {}
         for name, metric in objects.items():
-            computed.update(_named(name, metric.compute()))
+            computed.update(_named(name, called(f"metric `{name}`", f"epoch {epoch}", metric.compute)))
             metric.reset()
         scalars, others = split_metrics(computed)
         self.add(others)

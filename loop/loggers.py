@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from strictstep.loop.errors import LoopError
 from strictstep.loop.history import LoggedEpoch, LoggedStep
 from strictstep.loop.host_values import host_values
 from strictstep.schema.step_record import HistoryRecord
@@ -79,8 +80,7 @@ class JSONLLogger:
         """Go on from a checkpoint: lines that were written after it are cut off.
 
         Raises:
-            FileNotFoundError: if the file is gone.
-            ValueError: if it ends before the checkpoint's position.
+            LoopError: `checkpoint_differs`, if the file is gone, or ends before the checkpoint's position.
         """
         self.close()
         self._position, self._epoch, self._step = state["position"], state["epoch"], 0
@@ -109,12 +109,10 @@ class JSONLLogger:
 
 
 def _cut_back(path: Path, position: int) -> None:
-    size = path.stat().st_size
+    size = path.stat().st_size if path.exists() else 0
     if size < position:
-        raise ValueError(
-            f"expected at least {position} bytes in `{path}`, which the checkpoint says it had, got {size}\n"
-            "  help: put back the file that belongs to the checkpoint"
-        )
+        message = f"expected at least {position} bytes in `{path}`, which the checkpoint says it had, got {size}"
+        raise LoopError("checkpoint_differs", message, "put back the file that belongs to the checkpoint")
     os.truncate(path, position)
 
 

@@ -18,6 +18,7 @@ from strictstep.loop.report import StepReport
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
+from strictstep.schema.describe import describe
 from strictstep.schema.outputs import SkippedStep
 
 Optimizers = Optimizer | Iterable[Optimizer] | Mapping[str, Optimizer]
@@ -146,10 +147,16 @@ class ManualOptimization(Optimization):
 
 
 def _listed(optimizers: Optimizers) -> tuple[Optimizer, ...]:
+    if isinstance(optimizers, Iterator):
+        message = f"expected several optimizers in a list or a dict, got {describe(optimizers)}"
+        raise LoopError("option", message, "an iterator gives them once: `list(...)`")
     several = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
     listed: list[Any] = list(several) if isinstance(several, Iterable) else [several]
     for optimizer in listed:
         refuse_no_optimizer(optimizer)
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # by which its steps are counted
+            message = f"expected an optimizer derived from `torch.optim.Optimizer`, got {describe(optimizer)}"
+            raise LoopError("option", message, "derive it, and call `super().__init__`; or pass the one that it wraps")
     if not listed:
         raise LoopError("option", "expected at least one optimizer, got none", "pass those that the step uses")
     return tuple(listed)

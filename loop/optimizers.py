@@ -23,6 +23,7 @@ class OptimizerStep:
         passing: how the closure is given: `"positional"`, `"keyword"`, or `"none"` where `step` has no parameter
             for it; then the closure runs first, and `step()` after it.
         demands_closure: whether `step` cannot be called without one, as that of LBFGS.
+        is_torchs: whether it is one of `torch.optim`; another may change the loss that it is given.
 
     Raises:
         LoopError: with the code `option`, for what is no optimizer.
@@ -34,13 +35,14 @@ class OptimizerStep:
         ('LBFGS', 'positional', True)
     """
 
-    __slots__ = ("demands_closure", "name", "optimizer", "passing")
+    __slots__ = ("demands_closure", "is_torchs", "name", "optimizer", "passing")
 
     def __init__(self, optimizer: Optimizer) -> None:
         """Read the signature of the class's `step`."""
         refuse_no_optimizer(optimizer)
         self.optimizer = optimizer
         self.name = type(optimizer).__name__
+        self.is_torchs = type(optimizer).__module__.startswith("torch.optim.")
         self.passing, self.demands_closure = _reading(type(optimizer).step)
 
     def take(self, closure: Callable[[], Any]) -> None:

@@ -157,7 +157,8 @@ def _schedulers(o: Options) -> Iterator[Found]:
         message = f"expected 'step' or 'epoch' as `scheduler_interval`, got {describe(o.scheduler_interval)}"
         yield message, "write one of them"
     for scheduler in o.schedulers:
-        if not all(callable(getattr(scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")):
+        methods = ("step", "state_dict", "load_state_dict")
+        if isinstance(scheduler, type) or not all(callable(getattr(scheduler, name, None)) for name in methods):
             help = "pass an instance, for example `StepLR(optimizer, step_size=10)`"
             yield f"expected a learning-rate scheduler, got {describe(scheduler)}", help
         elif wants_value(scheduler):

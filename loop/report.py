@@ -19,7 +19,7 @@ class StepReport:
         weights: the weight of each micro-batch (examples, unless `weight=` says otherwise), skipped ones included.
         stepped: whether the optimizer took its step.
         skipped: how many of the micro-batches were skipped.
-        evaluations: how often the optimizer evaluated the window; 0 where nothing in it contributed.
+        evaluations: how often the optimizer evaluated the window; 1 where nothing in it contributed.
         grad_norm: norm over the optimizer's gradients at the first evaluation, before clipping, shape `[]`; `None`
             where it was not computed (no `max_grad_norm`).
 

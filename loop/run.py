@@ -6,6 +6,7 @@ from typing import Any
 from strictstep.loop.calls import called, place_text
 from strictstep.loop.early_stopping import Patience
 from strictstep.loop.epoch_values import EpochValues, Ops, ops_of
+from strictstep.loop.errors import LoopError
 from strictstep.loop.evaluate import Evaluation, shown
 from strictstep.loop.fit_result import FitResult, Stopped
 from strictstep.loop.interrupt import Interrupt
@@ -64,7 +65,7 @@ class Run:
                 return "early_stopping"
             if self._has_all_steps():
                 return "max_steps"
-            if self._saved.epoch == self._options.max_epochs:
+            if self._options.max_epochs is not None and self._saved.epoch >= self._options.max_epochs:
                 return "max_epochs"
         return "interrupted" if self._interrupt.requested else None
 
@@ -145,6 +146,10 @@ class Run:
         self._watched.after_epoch(values, self._validates)
         if self._training.stepped:
             self._schedule.after_epoch(values, f"epoch {epoch}")
+        elif self._options.max_epochs is None:
+            message = f"expected an optimizer step in epoch {epoch}, got none: each of its batches was skipped"
+            help = "with `max_steps` alone, training would never end: mend the data, or give `max_epochs`"
+            raise LoopError("nothing_stepped", message, help)
         if self._patience is not None:
             self._patience.see(values)
         self._book.epoch(values, epoch, self._global_step)

@@ -148,6 +148,8 @@ class SavedRun:
         return not self._training.values.kept and self._training.windows.can_resume_here
 
     def _load(self, state: Mapping[str, Any]) -> None:
+        for logger, own in zip(self._book.resumable(), state["loggers"], strict=False):
+            logger.load_state_dict(own)  # first: its file may be lost, and then nothing has moved
         self._model.load_state_dict(state["model"])
         for optimizer, own in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(own)
@@ -157,8 +159,6 @@ class SavedRun:
         self.best.value = state["best"]
         if self._patience is not None and state["patience"] is not None:
             self._patience.best.value, self._patience.waited = state["patience"]
-        for logger, own in zip(self._book.resumable(), state["loggers"], strict=False):
-            logger.load_state_dict(own)
         self._book.step_names.update(state["logged_names"])
         self._load_epoch(state)
 
@@ -200,8 +200,10 @@ class SavedRun:
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
             "model": fingerprint(self._model),
             "optimizer": [type(optimizer).__name__ for optimizer in self._optimizers],
+            "parameter groups": [[len(group["params"]) for group in o.param_groups] for o in self._optimizers],
             "scheduler": [type(scheduler).__name__ for scheduler in options.schedulers],
             "precision": options.precision,
+            "loggers that go on with their file": len(self._book.resumable()),
             "tbptt": None if options.tbptt is None else list(options.tbptt),
         }
 

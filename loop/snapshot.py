@@ -26,7 +26,7 @@ class Snapshots:
         """Keep where the moving values are found."""
         self._model = model
         self._optimizers = optimizers
-        self._probe = next(model.parameters(), None)
+        self._probe = next(self._moving(), None)
         self._at: int | None = None
         self._starts: list[int] = []
         self._ends: list[int] = [0]

@@ -100,7 +100,17 @@ def _takes_model(parameters: list[inspect.Parameter], name: str, is_method: bool
     most = 1 if is_method else 2
     if not positional or len(required) > most or any(p.name in required for p in own if p not in positional):
         raise _wrong_parameters(name, required, is_method)
-    return not is_method and len(positional) >= 2 and len(required) != 1
+    two = not is_method and len(positional) >= 2 and (len(required) != 1 or positional[1].name == "batch")
+    _refuse_early_names(parameters, positional[two], name)
+    return two
+
+
+def _refuse_early_names(parameters: list[inspect.Parameter], batch: inspect.Parameter, name: str) -> None:
+    """A name before the batch would be given twice: by its place, and by its name."""
+    for parameter in parameters[: parameters.index(batch)]:
+        if parameter.name in NAMES:
+            message = f"expected `{parameter.name}` of `{name}` behind `{batch.name}`, got it before"
+            raise _wrong(message, f"move it: `def {name}(model, batch, {parameter.name})`")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -38,14 +38,14 @@ class WatchedNames:
         self.is_settled = not self._unseen
 
     def after_step(self, values: EpochValues, prefix: Prefix) -> None:
-        """Look among the names of the first step that returned any.
+        """Look among the names of the first step that was not skipped.
 
         Raises:
             LoopError: with the code `monitor_unknown`.
         """
         if self._is_checked[prefix]:
             return
-        names = values.names()
+        names = values.names() if values.has_output else []
         if names:
             self._is_checked[prefix] = True
             self.is_settled = all(self._is_checked.values())

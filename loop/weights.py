@@ -18,6 +18,8 @@ from strictstep.schema.scalars import host_number
 
 Weight = float | Callable[[Any], float]
 
+MOST = 1e100  # a sum of such is finite, too
+
 
 class Weights:
     """Reads the weight of each batch, in one way throughout, which the first batch decides.
@@ -88,17 +90,17 @@ class Weights:
 
 def _common_size(batch: Any, dim: int) -> int:
     """The size in `dim` of all tensors of a plain tuple or list of tensors; 0 where it is not that simple."""
-    common = 0
     if type(batch) is not tuple and type(batch) is not list:
         return 0
+    common = -1
     for tensor in batch:
         if type(tensor) is not Tensor or tensor.dim() <= dim:
             return 0
         size = tensor.size(dim)
-        if common and size != common:
+        if size != common and common != -1:
             return 0
         common = size
-    return common
+    return max(common, 0)
 
 
 def _sizes(batch: Any, dim: int) -> set[int]:
@@ -108,7 +110,7 @@ def _sizes(batch: Any, dim: int) -> set[int]:
 
 def _positive(number: Any, what: str) -> float:
     host = None if type(number) is bool else host_number(number)
-    if host is None or not (host > 0 and math.isfinite(host)):
+    if host is None or not 0 < host < math.inf or host > MOST:
         message = f"expected a positive, finite number as weight, got {describe(number)} from {what}"
         help = "read it on the host: `.item()`" if issubclass(type(number), Tensor) else "skip empty batches beforehand"
         raise LoopError("weight_not_positive", message, help)

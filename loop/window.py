@@ -1,22 +1,21 @@
 """One window of micro-batches: evaluated as a whole, each time alike, so that every evaluation has its full gradient.
 
-    step ──▶ check ──▶ clear gradients (before the first backward) ──▶ backward ──▶ ... ──▶ unscale, clip
+    clear gradients ──▶ step ──▶ check ──▶ backward ──▶ step ──▶ check ──▶ backward ──▶ ... ──▶ unscale, clip
 
 The gradient is the weighted mean over the micro-batches that contribute. The total of the weights is known before the
 first backward, which of them are skipped only at the end: then the gradients are rescaled, once.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from strictstep.loop.backward import backward
-from strictstep.loop.device import versions
+from strictstep.loop.device import moved, versions
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import non_finite_norm
-from strictstep.loop.gradients import Noted
 from strictstep.loop.notes import add_place
 from strictstep.loop.report import weighted_mean
 from strictstep.loop.setup import Setup
@@ -102,16 +101,16 @@ class Window:
         setup = self._setup
         if self.evaluations == 0:
             self._weigh()
-        before = versions(self._batches) if self.evaluations else None
+        before = versions((self._batches, self._hiddens)) if self.evaluations else None
         losses = self._went_backward()
-        if before is not None and versions(self._batches) != before:
+        if before is not None and versions((self._batches, self._hiddens)) != before:
             raise _changed(setup.checked_step.step.name)
         setup.gradients.require_some()
         if setup.adjusts:
             self._adjust_gradients()
         self.evaluations += 1
         if len(losses) == 1:
-            return losses[0]
+            return losses[0] if setup.optimizer_step.is_torchs else losses[0].clone()
         return weighted_mean(losses, [self._weights[index] for index in self._contributing])
 
     def _went_backward(self) -> list[Tensor]:
@@ -119,7 +118,8 @@ class Window:
         setup = self._setup
         checked_step = setup.checked_step
         losses: list[Any] = []
-        noted: Noted = (None, 0)
+        setup.gradients.clear()
+        noted: list[tuple[Tensor, int]] = []
         for index in self._contributing:
             self._index = index
             named = self._named(index) if checked_step.step.names else _NOTHING
@@ -130,13 +130,10 @@ class Window:
                 raise outcome
             if self.evaluations == 0:
                 self._outputs.append(outcome)
-            if losses:
-                setup.gradients.require_noted(noted)
+            setup.gradients.require_noted(noted)
             if loss is None or outcome.loss is None:
                 self._refuse_later_skip(outcome)
                 continue
-            if not losses:
-                setup.gradients.clear()
             backward(setup, loss, self._weights[index] / self._total)
             losses.append(outcome.loss)
             if len(self._contributing) > 1:
@@ -178,7 +175,7 @@ class Window:
             "epoch": self._epoch or 0,
             "evaluation": self.evaluations,
             "global_step": self._global_step,
-            "hiddens": self._hiddens,
+            "hiddens": moved(self._hiddens, None),
             "optimizers": self._setup.optimizer_step.optimizer,
         }
         return {name: values[name] for name in self._setup.checked_step.step.names}
@@ -233,7 +230,7 @@ class Window:
 
 def _refuse(batches: Sequence[Any], hiddens: Any) -> None:
     """Raise for what is no window, for one of no batch, and for a chunk's hiddens in a window of several."""
-    if isinstance(batches, (Tensor, Mapping, str)):
+    if isinstance(batches, (Tensor, str)) or not isinstance(batches, Sequence):
         message = f"expected a list of batches as window, got {describe(batches)}"
         raise LoopError("window_empty", message, "for one batch, call `step(batch)`, or pass `[batch]`")
     if len(batches) == 0:
@@ -245,6 +242,6 @@ def _refuse(batches: Sequence[Any], hiddens: Any) -> None:
 
 
 def _changed(step_name: str) -> LoopError:
-    message = f"expected `{step_name}` to leave its batch as it is, got one that it changed in place"
-    help = "the optimizer evaluates the window again, on the same batch: change a copy, `x = x + noise`"
+    message = f"expected `{step_name}` to leave its batch and hiddens as they are, got some that it changed in place"
+    help = "the optimizer evaluates the window again, on the same ones: change a copy, `x = x + noise`"
     return LoopError("window_changed", message, help)

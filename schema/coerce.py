@@ -197,9 +197,11 @@ def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:
     else:
         return None
     try:
-        if _FIELD_SET.issuperset(fields):
-            check_loss = _LOSS_CHECKS.get(model)
-            return _validated(model, fields) if check_loss is None else _built(model, check_loss, fields)
+        for name in fields:
+            if type(name) is not str or name not in _FIELD_SET:  # a key of a StrEnum is written as plain text, later
+                return None
+        check_loss = _LOSS_CHECKS.get(model)
+        return _validated(model, fields) if check_loss is None else _built(model, check_loss, fields)
     except Exception:  # whatever it was, the careful check meets it again and says where
         pass
     except STOPS:
@@ -227,7 +229,7 @@ def _built(model: type[Output], check_loss: Callable[[Any], Any], fields: dict[s
     checked["progress_bar"] = _bar(fields["progress_bar"], log) if "progress_bar" in fields else {}
     checked["hiddens"] = check_hiddens(fields["hiddens"]) if "hiddens" in fields else None
     checked["metrics"] = check_metrics(fields["metrics"]) if "metrics" in fields else {}
-    _set(output, "__pydantic_fields_set__", set(fields))
+    _set(output, "__pydantic_fields_set__", {*fields})
     _set(output, "__pydantic_extra__", None)
     _set(output, "__pydantic_private__", None)
     return output

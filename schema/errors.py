@@ -150,6 +150,12 @@ class StepOutputError(ValueError):
         batch_idx = self.batch_idx if batch_idx is None else batch_idx
         return StepOutputError(self.problems, self.stage, self.step_name, self.where, epoch, batch_idx, self.rank)
 
+    def place(self, epoch: int | None, batch_idx: int | None) -> None:
+        """Fill in the numbers that are not known yet, in the error itself: one that a step raised is the user's."""
+        self.epoch = epoch if self.epoch is None else self.epoch
+        self.batch_idx = batch_idx if self.batch_idx is None else self.batch_idx
+        self.args = (*self.args[:4], self.epoch, self.batch_idx, self.rank)
+
     def __str__(self) -> str:
         """The report: a headline, the place, then each problem with its likely line and its help."""
         return "\n".join(self._lines())

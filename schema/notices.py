@@ -27,19 +27,20 @@ def warn_of_moved_names(names: Iterable[str], step: object) -> None:
     if new:
         named.update(new)
         form = "a name that is none" if len(new) == 1 else "names that are none"
-        _warn(f"returned {form} of the five fields, moved to `metrics`: {', '.join(map(_with_nearest, new))}", step)
+        listed = ", ".join(map(_with_nearest, new))
+        _warn(f"returned {form} of the five fields, moved to `metrics`: {listed} (`strict=True` refuses)", step)
 
 
 def warn_of_none(step: object) -> None:
     """Ask whether a `return` was forgotten; once for one step function."""
     if not _returned_none.setdefault(_owner(step), False):
         _returned_none[_owner(step)] = True
-        _warn("returned None, and the batch is skipped: was a `return` forgotten?", step)
+        _warn("returned None, and the batch is skipped: was a `return` forgotten? (`on_none='error'` makes sure)", step)
 
 
 def _with_nearest(name: str) -> str:
     near = nearest(name, FIELDS)
-    return f"`{printable(name)}` (near `{near}`)" if near else f"`{printable(name)}`"
+    return f"`{printable(name)}` (did you mean `{near}`?)" if near else f"`{printable(name)}`"
 
 
 def _warn(what: str, step: object) -> None:

@@ -86,6 +86,9 @@ def bar_scalars(values: Any, log: dict[str, ScalarValue] | None) -> dict[str, An
 
     `log` is `None` where it was itself invalid: then names cannot be looked up, and nothing is said about them.
     """
+    if type(values) is str:
+        help = f"return a list of names: `[{describe(values).removeprefix('str ')}]`"
+        raise fault("field_not_mapping", "a mapping of names to values, or a list of names of `log`", values, help)
     if guarded(_is_names, values):
         return _named_in_log(guarded(listed, values), log)
     return scalars(values)

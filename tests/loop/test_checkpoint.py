@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from strictstep.loop import Checkpoint, EarlyStopping, LoopError, fit, saved_run
+from strictstep.loop import Checkpoint, EarlyStopping, JSONLLogger, LoopError, fit, saved_run
 from strictstep.loop.checkpoint import write
 from strictstep.loop.errors import LoopWarning
 from strictstep.loop.optimization import Optimization
@@ -488,3 +488,32 @@ def test_no_checkpoint_is_written_before_its_losses_are_read(tmp_path: Path, mon
     monkeypatch.setattr(saved_run, "write", noting(order, lambda path, state: "write", write))
     run(max_steps=2)
     assert order == ["read", "write", "read", "write", "read", "write", "read"]
+
+
+def test_a_checkpoint_of_other_parameter_groups_is_refused_before_anything_moves(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    options: Any = {"max_epochs": 1, "progress_bar": False, "checkpoint": tmp_path}
+    fit(model, step_of_linear, [torch.ones(2, 3)], optimizer=SGD(model.parameters(), lr=0.1), **options)
+    other = nn.Linear(3, 1)
+    before = copy.deepcopy(other.state_dict())
+    groups: Any = [{"params": [other.weight]}, {"params": [other.bias]}]
+    optimizer = SGD(groups, lr=0.1)
+    with pytest.raises(LoopError, match=r"`parameter groups` was \[\[2\]\], is \[\[1, 1\]\]") as caught:
+        fit(other, step_of_linear, [torch.ones(2, 3)], optimizer=optimizer, resume=True, **options)
+    assert caught.value.code == "checkpoint_differs"
+    require_same(other.state_dict(), before)
+
+
+def test_a_run_that_was_logged_is_not_resumed_without_its_logger(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    options: Any = {"max_epochs": 1, "progress_bar": False, "checkpoint": tmp_path}
+    optimizer = SGD(model.parameters(), lr=0.1)
+    logger = JSONLLogger(tmp_path / "run.jsonl")
+    fit(model, step_of_linear, [torch.ones(2, 3)], optimizer=optimizer, loggers=[logger], **options)
+    with pytest.raises(LoopError, match="`loggers that go on with their file` was 1, is 0") as caught:
+        fit(model, step_of_linear, [torch.ones(2, 3)], optimizer=optimizer, resume=True, **options)
+    assert caught.value.code == "checkpoint_differs"
+
+
+def step_of_linear(model: Any, batch: Any) -> Any:
+    return model(batch).pow(2).mean()

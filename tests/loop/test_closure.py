@@ -1,7 +1,9 @@
 """Rules 1, 2, 3 and 5: one closure for every optimizer, its first evaluation reported, once."""
 
+import contextlib
 import copy
 import gc
+import pickle
 import weakref
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD
 
 from strictstep.loop import AutomaticOptimization, ClosureNotCalledError, LoopError
-from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput
+from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput, validate_step
 
 
 def parameters_of(model: Any) -> Any:
@@ -407,7 +409,7 @@ def test_a_batch_changed_in_place_is_an_error_for_an_optimizer_that_evaluates_ag
         return loss_of(model, batch)
 
     optimization: Any = AutomaticOptimization(model, noisy_step, LBFGS(model.parameters(), max_iter=5))
-    with pytest.raises(LoopError, match="`noisy_step` to leave its batch as it is") as caught:
+    with pytest.raises(LoopError, match="`noisy_step` to leave its batch and hiddens as they are") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "window_changed"
 
@@ -421,3 +423,109 @@ def test_each_evaluation_gets_containers_of_its_own(model: Any, make_batch: Any)
     report: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5)).step(batch)
     assert report.evaluations > 1
     assert len(batch) == 2
+
+
+def test_an_optimizer_that_changes_the_loss_it_gets_does_not_change_the_report(model: Any, make_batch: Any) -> None:
+    class Summing(SGD):
+        def step(self, closure: Any = None) -> Any:
+            loss = closure()
+            loss += closure()
+            return super().step()
+
+    batch = make_batch()
+    expected = loss_of(model, batch)
+    report = AutomaticOptimization(model, loss_of, Summing(model.parameters(), lr=0.1)).step(batch)
+    torch.testing.assert_close(report.loss, expected.detach())
+
+
+def test_hiddens_changed_in_place_are_an_error_for_an_optimizer_that_evaluates_again(
+    model: Any, make_batch: Any
+) -> None:
+    def step(model: Any, batch: Any, hiddens: Any) -> Any:
+        hiddens.mul_(2)
+        return loss_of(model, batch) * hiddens.detach().clone()
+
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    with pytest.raises(LoopError, match="`step` to leave its batch and hiddens as they are") as caught:
+        optimization.step(make_batch(), hiddens=torch.tensor(1.0))
+    assert caught.value.code == "window_changed"
+
+
+def test_each_evaluation_gets_the_hiddens_in_containers_of_its_own(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any, hiddens: Any) -> Any:
+        return loss_of(model, batch) * hiddens.pop("scale")
+
+    optimization: Any = AutomaticOptimization(model, step, LBFGS(model.parameters(), max_iter=5))
+    assert optimization.step(make_batch(), hiddens={"scale": torch.tensor(1.0)}).evaluations > 1
+
+
+def test_an_optimizer_that_swallows_an_error_of_half_a_window_finds_no_gradient(model: Any, make_batch: Any) -> None:
+    class Swallowing(SGD):
+        def step(self, closure: Any = None) -> Any:
+            with contextlib.suppress(Exception):
+                closure()
+            return super().step()
+
+    def step(model: Any, batch: Any, batch_idx: Any) -> Any:
+        return {"los": 1} if batch_idx else loss_of(model, batch)
+
+    optimizer = Swallowing(model.parameters(), lr=0.1, momentum=0.9)
+    before = parameters_of(model)
+    with pytest.raises(StepOutputError, match="loss_missing"):
+        AutomaticOptimization(model, step, optimizer).step_window([make_batch(), make_batch()])
+    assert_same(model, before)
+    assert not optimizer.state
+
+
+def test_a_backward_of_the_steps_own_is_an_error_also_in_a_window_of_one(model: Any, make_batch: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        model.weight.pow(2).sum().backward()
+        return loss_of(model, batch)
+
+    with pytest.raises(LoopError, match="expected `step` to leave gradients alone") as caught:
+        AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
+    assert caught.value.code == "gradients_changed"
+
+
+def test_a_stop_iteration_of_the_optimizer_names_it(model: Any, make_batch: Any) -> None:
+    class Stopping(SGD):
+        def step(self, closure: Any = None) -> Any:
+            closure()
+            return next(iter([]))
+
+    with pytest.raises(LoopError, match=r"expected `Stopping\.step` to return, got a StopIteration") as caught:
+        AutomaticOptimization(model, loss_of, Stopping(model.parameters(), lr=0.1)).step(make_batch())
+    assert caught.value.code == "stop_iteration"
+
+
+def test_an_output_error_that_the_step_itself_raises_is_told_its_place(model: Any, make_batch: Any) -> None:
+    @validate_step
+    def decorated(model: Any, batch: Any) -> Any:
+        return {"loss": 0.5}
+
+    def calling(model: Any, batch: Any) -> Any:
+        return TrainingOutput(loss=0.5)  # type: ignore[arg-type]
+
+    for step, notes in ((decorated, None), (calling, ["in training step `calling`, epoch 2, batch 7"])):
+        optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+        with pytest.raises(StepOutputError, match="loss_not_tensor") as caught:
+            optimization.step(make_batch(), epoch=2, batch_idx=7)
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert (error.epoch, error.batch_idx, getattr(caught.value, "__notes__", None)) == (2, 7, notes)
+
+
+def test_a_window_of_a_generator_is_refused(model: Any, make_batch: Any) -> None:
+    batches: Any = (make_batch() for _ in range(2))
+    with pytest.raises(LoopError, match="expected a list of batches as window, got generator") as caught:
+        AutomaticOptimization(model, loss_of, SGD(model.parameters(), lr=0.1)).step_window(batches)
+    assert caught.value.code == "window_empty"
+
+
+def test_a_logged_parameter_outside_the_model_shows_its_value_before_the_step() -> None:
+    scale = nn.Parameter(torch.tensor(1.0))
+
+    def step(model: Any, batch: Any) -> Any:
+        return {"loss": (scale * batch).mean(), "log": {"scale": scale}}
+
+    report: Any = AutomaticOptimization(nn.Identity(), step, SGD([scale], lr=0.1)).step(torch.ones(2))
+    assert (report.output.log["scale"].item(), round(scale.item(), 4)) == (1.0, 0.9)

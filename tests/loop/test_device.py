@@ -1,6 +1,6 @@
 """Batches at their device, and the engine's seam."""
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from typing import Any
 
 import pytest
@@ -109,3 +109,11 @@ def test_an_error_goes_through_the_agreement_before_any_backward(model: Any, mak
     with pytest.raises(ValueError, match=r"^broken"):
         optimization.step(make_batch())
     assert engine.asked == ["total [8]", "step", "agree"]
+
+
+def test_a_mapping_of_another_kind_moves_and_stays_of_its_kind() -> None:
+    batch: Any = defaultdict(list, x=torch.zeros(2))
+    there: Any = moved(batch, META)
+    assert (type(there), there.default_factory, there["x"].device) == (defaultdict, list, META)
+    assert moved(UserDict(x=torch.zeros(2)), META)["x"].device == META
+    assert batch["x"].device.type == "cpu"

@@ -13,9 +13,9 @@ from torch.optim import LBFGS, SGD, AdamW
 from torch.utils.data import DataLoader, TensorDataset
 from typing_extensions import TypedDict
 
-from strictstep.loop import FitResult, LoopError, fit
+from strictstep.loop import EarlyStopping, FitResult, LoopError, fit
 from strictstep.loop.errors import LoopWarning
-from strictstep.schema import Reduce, Scalar, SkippedStep, StepOutputError, TrainingOutput
+from strictstep.schema import Reduce, Scalar, SkippedStep, StepOutputError, StepOutputWarning, TrainingOutput
 
 
 def mse(model: Any, batch: Any) -> Any:
@@ -322,3 +322,52 @@ def test_a_failed_run_closes_its_bar(model: Any, batches: Any, capsys: Any) -> N
     with pytest.raises(StepOutputError, match=r"returned an invalid output at epoch 0, batch 2"):
         train(model, step, batches, progress_bar=True)
     assert "(2 of 5 steps in" in capsys.readouterr().err
+
+
+def test_fewer_epochs_than_a_checkpoint_has_seen_end_at_once(model: Any, batches: Any, tmp_path: Any) -> None:
+    train(model, mse, batches, max_epochs=3, checkpoint=tmp_path)
+    result = train(model, mse, batches, max_epochs=2, checkpoint=tmp_path, resume=True)
+    assert (result.stopped, len(result.history)) == ("max_epochs", 3)
+
+
+def test_training_that_could_only_skip_for_ever_ends_with_an_error(model: Any, batches: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        return SkippedStep(reason="empty")
+
+    with pytest.raises(LoopError, match="expected an optimizer step in epoch 0, got none") as caught:
+        train(model, step, batches, max_epochs=None, max_steps=3)
+    assert caught.value.code == "nothing_stepped"
+
+
+def test_a_scheduler_class_is_no_scheduler(model: Any, batches: Any) -> None:
+    with pytest.raises(LoopError, match="expected a learning-rate scheduler, got class 'StepLR'") as caught:
+        train(model, mse, batches, scheduler=torch.optim.lr_scheduler.StepLR)
+    assert caught.value.code == "option"
+
+
+@pytest.mark.parametrize("skip", [None, SkippedStep(reason="empty", log={"boxes": 0})])
+def test_a_watched_name_is_looked_for_after_the_first_step_that_was_not_skipped(
+    model: Any, batches: Any, skip: Any
+) -> None:
+    def step(model: Any, batch: Any, batch_idx: int) -> Any:
+        return mse(model, batch) if batch_idx else skip
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepOutputWarning)
+        result = train(
+            model, step, batches, optimizer=optimizer, scheduler=scheduler, early_stopping=EarlyStopping("val_loss"),
+            validation_step=step, validation_batches=batches,
+        )  # fmt: skip
+    assert result.stopped == "max_epochs"
+
+
+def test_a_loader_that_stops_before_it_begins_names_itself(model: Any) -> None:
+    class Stopping:
+        def __iter__(self) -> Any:
+            return next(iter([]))
+
+    with pytest.raises(LoopError, match=r"to return, got a StopIteration") as caught:
+        train(model, mse, Stopping())
+    assert caught.value.code == "stop_iteration"

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from lightning.pytorch.loggers import CSVLogger
 from pydantic import ValidationError
 
-from strictstep.loop import fit
+from strictstep.loop import LoopError, fit
 from strictstep.loop.history import LoggedEpoch, LoggedStep
 from strictstep.loop.loggers import JSONLLogger, TensorBoardLogger
 from strictstep.schema.cli import main as strictstep
@@ -165,11 +165,13 @@ def test_a_history_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path) -
     logger.log_metrics({"loss": 0.5}, 1)
     state = logger.state_dict()
     os.truncate(logger.path, 10)
-    with pytest.raises(ValueError, match=rf"expected at least {state['position']} bytes in `.*run\.jsonl`.*, got 10\n"):
-        JSONLLogger(logger.path).load_state_dict(state)
-    logger.path.unlink()
-    with pytest.raises(FileNotFoundError):
-        JSONLLogger(logger.path).load_state_dict(state)
+    for size in (10, 0):
+        with pytest.raises(
+            LoopError, match=rf"at least {state['position']} bytes in `.*run\.jsonl`.*, got {size} "
+        ) as caught:
+            JSONLLogger(logger.path).load_state_dict(state)
+        assert caught.value.code == "checkpoint_differs"
+        logger.path.unlink(missing_ok=True)
 
 
 def test_a_checkpoint_before_the_first_line_starts_the_file_anew(tmp_path: Path) -> None:

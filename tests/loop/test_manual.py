@@ -158,3 +158,22 @@ def test_fp16_is_refused_with_manual_optimization(model: Any) -> None:
     with pytest.raises(LoopError) as caught:
         ManualOptimization(model, lambda model, batch: None, SGD(model.parameters(), lr=0.1), precision="fp16-mixed")
     assert caught.value.code == "fp16_with_manual"
+
+
+def test_optimizers_whose_steps_cannot_be_counted_are_refused(model: Any) -> None:
+    class Wrapper:
+        param_groups: Any = ()
+
+        def step(self) -> None: ...
+
+    given: Any = [Wrapper()]
+    with pytest.raises(LoopError, match=r"expected an optimizer derived from `torch\.optim\.Optimizer`") as caught:
+        ManualOptimization(model, lambda model, batch: None, given)
+    assert caught.value.code == "option"
+
+
+def test_optimizers_that_are_given_only_once_are_refused(model: Any) -> None:
+    given: Any = iter([SGD(model.parameters(), lr=0.1)])
+    with pytest.raises(LoopError, match="expected several optimizers in a list or a dict, got list_iterator") as caught:
+        ManualOptimization(model, lambda model, batch: None, given)
+    assert caught.value.code == "option"

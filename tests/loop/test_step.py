@@ -152,3 +152,15 @@ def test_a_method_that_requires_more_than_the_batch_is_refused() -> None:
     with pytest.raises(LoopError, match=r"expected a step of \(batch\)") as caught:
         Step(model, model.two_batches)
     assert caught.value.code == "step_signature"
+
+
+@pytest.mark.parametrize("step", [lambda batch_idx, batch: batch, lambda model, epoch, batch: batch])
+def test_a_name_before_the_batch_is_refused(step: Any) -> None:
+    with pytest.raises(LoopError, match="behind `batch`, got it before") as caught:
+        Step(nn.Linear(1, 1), step)
+    assert caught.value.code == "step_signature"
+
+
+def test_a_batch_with_a_default_is_still_the_batch() -> None:
+    model = nn.Linear(1, 1)
+    assert Step(model, lambda model, batch=None: (model, batch)).run(BATCH) == (model, BATCH)

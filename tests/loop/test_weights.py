@@ -96,3 +96,19 @@ def test_stop_iteration_from_a_weight_function_names_it() -> None:
     with pytest.raises(LoopError, match="expected weight function `count_tokens` to return") as caught:
         Weights(count_tokens).of(None)
     assert caught.value.code == "stop_iteration"
+
+
+@pytest.mark.parametrize("container", [tuple, list])
+def test_an_empty_tensor_disagrees_with_one_that_is_not(container: Any) -> None:
+    weights = Weights()
+    weights.of((torch.zeros(3, 4), torch.zeros(3)))
+    with pytest.raises(LoopError) as caught:
+        weights.of(container((torch.zeros(0, 4), torch.zeros(5))))
+    assert caught.value.code == "weight_unreadable"
+
+
+@pytest.mark.parametrize("number", [10**400, 1e308])
+def test_a_weight_that_no_sum_can_hold_is_refused(number: Any) -> None:
+    with pytest.raises(LoopError, match="expected a positive, finite number as weight") as caught:
+        Weights(lambda batch: number).of(None)
+    assert caught.value.code == "weight_not_positive"

@@ -290,3 +290,9 @@ def test_the_users_dicts_are_left_as_they_are() -> None:
     assert log["a"] is tensor
     assert (tensor.shape, tensor.requires_grad) == ((1,), True)
     assert type(log["n"]) is np.float32
+
+
+def test_one_name_alone_is_told_to_be_put_in_a_list() -> None:
+    with pytest.raises(StepOutputError, match="field_not_mapping") as caught:
+        coerce({"log": {"acc": 1}, "progress_bar": "acc"}, stage="test")
+    assert caught.value.problems[0].help == "return a list of names: `['acc']`"

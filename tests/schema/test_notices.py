@@ -34,18 +34,22 @@ def said(step: object, stage: Any = "validation", **values: Any) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
+REFUSES = "(`strict=True` refuses)"
+
+
 def test_each_name_is_said_once_for_one_step_function() -> None:
     one, other = a_step(), a_step()
     moved = "step `step` returned a name that is none of the five fields, moved to `metrics`: "
-    assert said(one, acc=1) == [f"{moved}`acc`"]
+    assert said(one, acc=1) == [f"{moved}`acc` {REFUSES}"]
     assert said(one, acc=1) == []
-    assert said(one, acc=1, f1=2) == [f"{moved}`f1`"]
-    assert said(other, acc=1) == [f"{moved}`acc`"]
+    assert said(one, acc=1, f1=2) == [f"{moved}`f1` {REFUSES}"]
+    assert said(other, acc=1) == [f"{moved}`acc` {REFUSES}"]
 
 
 def test_several_names_are_one_warning() -> None:
     (text,) = said(a_step(), acc=1, f1=2)
-    assert text == "step `step` returned names that are none of the five fields, moved to `metrics`: `acc`, `f1`"
+    moved = "step `step` returned names that are none of the five fields, moved to `metrics`: "
+    assert text == f"{moved}`acc`, `f1` {REFUSES}"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +68,8 @@ def test_several_names_are_one_warning() -> None:
 )
 def test_the_nearest_field_is_named_where_one_is_near(name: str, near: str | None) -> None:
     (text,) = said(a_step(), **{name: 1})
-    assert text.endswith(f": `{name}` (near `{near}`)" if near else f": `{name}`")
+    meant = f" (did you mean `{near}`?)" if near else ""
+    assert text.endswith(f": `{name}`{meant} {REFUSES}")
 
 
 def test_at_most_20_names_are_said() -> None:
@@ -89,7 +94,8 @@ def test_a_wrong_output_warns_of_nothing() -> None:
 
 def test_none_is_said_once_for_one_step_function_and_only_in_training() -> None:
     step = a_step()
-    text = r"^step `step` returned None, and the batch is skipped: was a `return` forgotten\?$"
+    asked = r"was a `return` forgotten\? \(`on_none='error'` makes sure\)"
+    text = rf"^step `step` returned None, and the batch is skipped: {asked}$"
     with pytest.warns(StepOutputWarning, match=text):
         coerce(None, step=step)
     coerce(None, step=step)
@@ -132,7 +138,7 @@ def test_bound_methods_and_partials_stand_for_their_function() -> None:
 def test_a_callable_object_is_warned_of_once(kind: Any) -> None:
     step = kind()
     assert said(step, acc=1) == [
-        "the step returned a name that is none of the five fields, moved to `metrics`: `acc`",
+        f"the step returned a name that is none of the five fields, moved to `metrics`: `acc` {REFUSES}",
     ]
     assert said(step, acc=1) == []
 
@@ -144,7 +150,8 @@ def test_without_a_step_the_calling_code_stands_for_it() -> None:
             coerce({"acc": 1}, stage="test")
         return [str(warning.message) for warning in caught]
 
-    assert one_place() == ["the step returned a name that is none of the five fields, moved to `metrics`: `acc`"]
+    moved = "the step returned a name that is none of the five fields, moved to `metrics`: "
+    assert one_place() == [f"{moved}`acc` {REFUSES}"]
     assert one_place() == []
 
 

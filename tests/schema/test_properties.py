@@ -9,6 +9,7 @@ import pickle
 import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator
+from enum import StrEnum
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -251,3 +252,10 @@ def _check_output(output: Any, storages: set[int]) -> None:
         loss: Any = output.loss
         assert loss.shape == ()
         assert loss.grad_fn is not None
+
+
+def test_a_dict_under_keys_that_only_equal_the_names_gives_the_names() -> None:
+    class Key(StrEnum):
+        LOSS = "loss"
+
+    assert set(map(type, coerce({Key.LOSS: 0.5}, stage="test").model_fields_set)) == {str}
