@@ -1,5 +1,6 @@
 """From whatever a step returned to a checked output, or to one error that says everything that is wrong."""
 
+import operator
 from collections.abc import Callable
 from contextlib import suppress
 from types import CoroutineType
@@ -332,7 +333,7 @@ def _of_none(call: Call) -> AnyOutput | list[Found]:
 def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | forms.Reading | list[Found]:
     if issubclass(type(returned), SkippedStep):
         return returned
-    if issubclass(type(returned), call.model):
+    if issubclass(type(returned), call.model) and _is_as_checked(returned.__dict__):
         return _with_loss_checked(returned, call.model)
     if issubclass(type(returned), MODELS[call.stage]):
         return forms.Reading(dict(returned), {})
@@ -341,8 +342,20 @@ def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | forms.Reading | li
     return [Found("wrong_stage", (), message, help, type(returned))]
 
 
+def _is_as_checked(fields: dict[str, Any]) -> bool:
+    """Whether the fields are as the checks leave them: an output that was copied or constructed may hold anything."""
+    try:
+        for name in ("log", "progress_bar"):
+            values = fields[name]
+            if type(values) is not dict or any(map(operator.is_not, scalars(values).values(), values.values())):
+                return False
+        return type(fields["metrics"]) is dict and "hiddens" in fields
+    except Exception:
+        return False
+
+
 def _with_loss_checked(returned: AnyOutput, model: type[AnyOutput]) -> AnyOutput | list[Found]:
-    """Check the loss again: an output that was pickled, copied or constructed may hold anything."""
+    """Check the loss again: an output that was pickled has none that is attached."""
     loss = returned.__dict__.get("loss")
     found = [
         Found(fault.type, location, *words_of(fault))  # type: ignore[arg-type]

@@ -529,3 +529,22 @@ def test_a_logged_parameter_outside_the_model_shows_its_value_before_the_step() 
 
     report: Any = AutomaticOptimization(nn.Identity(), step, SGD([scale], lr=0.1)).step(torch.ones(2))
     assert (report.output.log["scale"].item(), round(scale.item(), 4)) == (1.0, 0.9)
+
+
+def test_a_kept_loss_of_shape_one_is_found_too(model: Any, make_batch: Any) -> None:
+    kept = model.weight.sum().view(1)
+    optimization: Any = AutomaticOptimization(model, lambda model, batch: kept, SGD(model.parameters(), lr=0.1))
+    optimization.step(make_batch())
+    with pytest.raises(LoopError, match="went backward before") as caught:
+        optimization.step(make_batch())
+    assert caught.value.code == "graph_used_twice"
+
+
+def test_an_element_of_a_parameter_may_be_the_loss_of_every_step(model: Any, make_batch: Any) -> None:
+    optimization: Any = AutomaticOptimization(
+        model, lambda model, batch: model.bias[0], SGD(model.parameters(), lr=0.1)
+    )
+    before = model.bias.item()
+    for _ in range(3):
+        optimization.step(make_batch())
+    assert model.bias.item() == pytest.approx(before - 0.3)

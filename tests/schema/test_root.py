@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from strictstep.schema import ManualOutput, StepOutputError, StepOutputWarning, coerce
+from strictstep.schema import ManualOutput, StepOutputError, StepOutputWarning, TrainingOutput, coerce
 
 STAGES: tuple[Any, ...] = ("training", "manual", "validation", "test")
 ROOT = "expected a tensor, a mapping, an output model or None, got "
@@ -178,3 +178,16 @@ def test_a_plain_object_is_read_without_its_own_code() -> None:
 
     loss = a_loss()
     assert coerce(Raising(loss=loss)).loss is loss
+
+
+def test_an_output_that_was_constructed_or_copied_is_checked_again() -> None:
+    loss = torch.ones(1, requires_grad=True).sum()
+    for wrong, code in ((None, "field_not_mapping"), ({"acc": torch.ones(3)}, "scalar_not_single")):
+        made = TrainingOutput(loss=loss)
+        for returned in (TrainingOutput.model_construct(loss=loss, log=wrong), made.model_copy(update={"log": wrong})):
+            with pytest.raises(StepOutputError) as caught:
+                coerce(returned)
+            assert [problem.code for problem in caught.value.problems] == [code]
+    attached: Any = coerce(made.model_copy(update={"log": {"loss": loss}}))
+    assert not attached.log["loss"].requires_grad
+    assert coerce(made) is made
