@@ -1,8 +1,8 @@
 """A batch at its device, and each evaluation's own containers: a step may `pop` from its batch."""
 
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
         return [walked(child, leaf) for child in value]
     if kind in _DICTS:
         return kind((key, walked(child, leaf)) for key, child in value.items())
-    if issubclass(kind, MutableMapping) and not hasattr(kind, "to"):
+    if issubclass(kind, (dict, UserDict)) and not hasattr(kind, "to"):
         return _like(value, leaf)
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "to"):
         return kind._make(walked(child, leaf) for child in value)

@@ -159,6 +159,7 @@ class Window:
         """Read the weights, once: later evaluations are given the same batches."""
         setup = self._setup
         weights: list[float] | Exception = self._weights
+        self._weights.clear()  # an optimizer may call once more after an error
         try:
             for batch in self._batches:
                 self._weights.append(setup.weights.of(batch))

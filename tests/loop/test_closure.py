@@ -548,3 +548,28 @@ def test_an_element_of_a_parameter_may_be_the_loss_of_every_step(model: Any, mak
     for _ in range(3):
         optimization.step(make_batch())
     assert model.bias.item() == pytest.approx(before - 0.3)
+
+
+def test_a_call_after_an_error_is_of_the_same_weights(model: Any, make_batch: Any) -> None:
+    gradients: list[Any] = []
+
+    class Retrying(SGD):
+        def step(self, closure: Any = None) -> Any:
+            with contextlib.suppress(ValueError):
+                closure()
+            closure()
+            gradients.append(model.weight.grad.clone())
+
+    calls: list[int] = []
+
+    def step(model: Any, batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("once")
+        return loss_of(model, batch)
+
+    batch = make_batch()
+    (expected,) = torch.autograd.grad(loss_of(model, batch), model.weight)
+    with pytest.raises(ValueError, match=r"^once"):
+        AutomaticOptimization(model, step, Retrying(model.parameters(), lr=0.1)).step(batch)
+    torch.testing.assert_close(gradients[0], expected)
