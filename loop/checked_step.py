@@ -6,7 +6,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from strictstep.loop.device import moved
+from strictstep.loop.device import ONLY_TENSORS, moved
 from strictstep.loop.engine import Engine
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import FiniteWatch, Origin, non_finite_loss
@@ -62,7 +62,9 @@ class CheckedStep:
             The detached record of the output (or a `SkippedStep`, or the error), and the attached loss, if any.
         """
         try:
-            batch = moved(batch, self._device)
+            # Nearly every batch stays where it is and holds no container that the step could change.
+            if self._device is not None or type(batch) is not tuple or not ONLY_TENSORS.issuperset(map(type, batch)):
+                batch = moved(batch, self._device)
             returned = self._run(batch, **named) if named else self._run(batch)
             output = plainly_checked(returned, self._model) or carefully_checked(returned, self.call)
             if isinstance(output, StepOutputError):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _DICTS = (dict, OrderedDict)
-_ONLY_TENSORS = frozenset({Tensor})
+ONLY_TENSORS = frozenset({Tensor})
 
 
 def moved(batch: Any, device: torch.device | None) -> Any:
@@ -27,7 +27,7 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         (True, False)
     """
     if device is None:
-        if type(batch) is tuple and _ONLY_TENSORS.issuperset(map(type, batch)):
+        if type(batch) is tuple and ONLY_TENSORS.issuperset(map(type, batch)):
             return batch  # as nearly every batch is: there is nothing to take out of it
         return walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.

@@ -49,6 +49,8 @@ class Snapshots:
             at = loss.data_ptr()
             fields["loss"] = loss if at >= ends[bisect_right(starts, at)] else loss.clone()
         for name in _FIELDS:
+            if not fields[name]:
+                continue
             for value in fields[name].values():
                 # Written out, not called: it is asked of every logged value of every step.
                 if isinstance(value, Tensor) and (at := value.data_ptr()) < ends[bisect_right(starts, at)]:
