@@ -55,7 +55,7 @@ class Bare:
         self._model = make_model()
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
 
-    def __call__(self, batches: list[Batch]) -> float:
+    def __call__(self, batches: Iterator[Batch]) -> float:
         """Train on a block; the seconds that it took."""
         model, optimizer = self._model, self._optimizer
         start = time.perf_counter()
@@ -92,14 +92,18 @@ class Blocks:
 
     def __iter__(self) -> Iterator[Batch]:
         """Give the batches, and time what is done with them; the first block of each only warms up."""
-        yield from self._batches
-        self._bare(self._batches)
-        self.bare.append(self._bare(self._batches))
+        yield from self._block()
+        self._bare(self._block())
+        self.bare.append(self._bare(self._block()))
         for _ in range(self._blocks):
             start = time.perf_counter()
-            yield from self._batches
+            yield from self._block()
             self.own.append(time.perf_counter() - start)
-            self.bare.append(self._bare(self._batches))
+            self.bare.append(self._bare(self._block()))
+
+    def _block(self) -> Iterator[Batch]:
+        """The batches of one block, by a generator for either loop: what it costs to be handed one is not theirs."""
+        yield from self._batches
 
     def ratios(self) -> list[float]:
         """The ratio of each block to the mean of the two bare ones around it, where those agree."""
