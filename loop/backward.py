@@ -16,7 +16,8 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
             the step kept it from an earlier batch. A graph that saves nothing for backward (`parameter.sum()`) would
             give the old gradient again without a word, so the loss itself is marked.
     """
-    marks = _kept(loss).__dict__
+    viewed = loss._base  # of a loss of shape `[1]`, the tensor that the step may have kept
+    marks = (loss if viewed is None or viewed.is_leaf else viewed).__dict__
     if _MARK in marks:
         raise _used_twice("expected a loss of this batch, got one that went backward before")
     marks[_MARK] = True
@@ -27,12 +28,6 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
         if "backward through the graph a second time" not in str(error):
             raise
         raise _used_twice("expected a graph of this batch alone, got a part of it that went backward before") from error
-
-
-def _kept(loss: Tensor) -> Tensor:
-    """The tensor that the step may have kept: of a loss of shape `[1]` the one that was viewed as a scalar."""
-    viewed = loss._base
-    return loss if viewed is None or viewed.is_leaf else viewed
 
 
 def _used_twice(message: str) -> LoopError:

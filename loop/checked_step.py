@@ -14,10 +14,11 @@ from strictstep.loop.precision import Precision
 from strictstep.loop.snapshot import Snapshots
 from strictstep.loop.step import Step, stop_iteration
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of, plainly_checked
+from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import SkippedStep
+from strictstep.schema.plain import plainly_checked
 
 Outcome = tuple[AnyOutput | Exception, Tensor | None]
 
@@ -31,7 +32,7 @@ class CheckedStep:
         watch: the policy for losses that are not finite.
     """
 
-    __slots__ = ("_checks", "_device", "_model", "_run", "_snapshots", "call", "step", "watch")
+    __slots__ = ("_checks", "_device", "_run", "_snapshots", "call", "step", "watch")
 
     def __init__(
         self,
@@ -47,7 +48,6 @@ class CheckedStep:
         self.step = step
         self.call = call
         self.watch = watch
-        self._model = call.model
         self._checks = watch.policy != "keep"
         self._run = engine.wrap(precision.within(step.run))
         self._snapshots = snapshots
@@ -66,7 +66,7 @@ class CheckedStep:
             if self._device is not None or type(batch) is not tuple or not ONLY_TENSORS.issuperset(map(type, batch)):
                 batch = moved(batch, self._device)
             returned = self._run(batch, **named) if named else self._run(batch)
-            output = plainly_checked(returned, self._model) or carefully_checked(returned, self.call)
+            output = plainly_checked(returned, self.call.model) or carefully_checked(returned, self.call)
             if isinstance(output, StepOutputError):
                 return output.at(epoch, batch_idx), None
             loss: Any = output.loss

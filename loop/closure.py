@@ -21,8 +21,8 @@ class StepClosure(Window):
         optimizer.step(closure)
         report = closure.take()
 
-    A call runs the step on every micro-batch, checks what it returns, sets the gradients to `None` before the first
-    backward, and returns the weighted mean of the losses, detached, shape `[]`. It raises what the step raised;
+    A call sets the gradients to `None`, takes every micro-batch through the step, the check and backward, and returns
+    the weighted mean of the losses, detached, shape `[]`. It raises what the step raised;
     `StepOutputError` for what the step returned wrongly; `LoopError` where a rule is broken; and, where every
     micro-batch was skipped, `NothingContributed`, a `BaseException` that is meant to leave `optimizer.step`.
 

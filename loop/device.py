@@ -15,10 +15,10 @@ ONLY_TENSORS = frozenset({Tensor})
 def moved(batch: Any, device: torch.device | None) -> Any:
     """The batch with its tensors on `device`, in lists and dicts of its own.
 
-    Lists, tuples, namedtuples and dicts are walked; an object that is no container and has a `to` method (a
-    `BatchEncoding`, a `PackedSequence`, a TensorDict) moves itself; anything else is passed on as it is. Copies from
-    pinned memory to an accelerator are `non_blocking`. With `device=None` nothing moves, and only lists and dicts are
-    made anew, since a step may change its batch and another evaluation of the window is given it again.
+    Lists, tuples, namedtuples and dicts (a `defaultdict` and a `UserDict` too) are walked; an object that has a `to`
+    method (a `BatchEncoding`, a `PackedSequence`, a TensorDict) moves itself; anything else is passed on as it is.
+    Copies from pinned memory to an accelerator are `non_blocking`. With `device=None` nothing moves, and only lists and
+    dicts are made anew, since a step may change its batch and another evaluation of the window is given it again.
 
     Example:
         >>> batch = {"image": torch.zeros(8, 3), "name": ["a", "b"]}

@@ -19,9 +19,10 @@ from strictstep.loop.reporting import ProgressBar
 from strictstep.loop.step import Step, stop_iteration
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import carefully_checked, plainly_checked
+from strictstep.schema.coerce import carefully_checked
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import StepOutputError
+from strictstep.schema.plain import plainly_checked
 
 
 def evaluate(

@@ -52,12 +52,7 @@ class Gradients:
 
     def note(self) -> list[tuple[Tensor, int]]:
         """The gradients, and how often each has been changed in place: between two backwards all must stay."""
-        noted = []
-        for group in self._groups_of.param_groups:
-            for parameter in group["params"]:
-                if (gradient := parameter.grad) is not None:
-                    noted.append((gradient, gradient._version))
-        return noted
+        return [(gradient, gradient._version) for gradient in self._present()]
 
     def require_noted(self, noted: Sequence[tuple[Tensor, int]]) -> None:
         """Raise if a step has added to the gradients, cleared them or changed them: the loop alone does."""

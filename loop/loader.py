@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from strictstep.loop.calls import called, place_text
+from strictstep.loop.calls import place_text
 from strictstep.loop.errors import LoopError
+from strictstep.loop.step import stop_iteration
 from strictstep.schema.describe import describe
 
 
@@ -58,7 +59,10 @@ class Loader:
         if state is not None:
             self.source.load_state_dict(state)
         self._epoch, self.batches = epoch, 0
-        self._iterator = called(f"`{self._name}`", f"epoch {epoch}", iter, self.source)
+        try:
+            self._iterator = iter(self.source)
+        except StopIteration as error:
+            raise stop_iteration(f"`iter({self._name})`", error) from error
         if state is not None:
             self.batches = skip
             return

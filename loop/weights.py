@@ -3,7 +3,6 @@
 Without `weight=` it is the number of examples: the size that all tensors of the batch share in dimension 0.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -110,7 +109,7 @@ def _sizes(batch: Any, dim: int) -> set[int]:
 
 def _positive(number: Any, what: str) -> float:
     host = None if type(number) is bool else host_number(number)
-    if host is None or not 0 < host < math.inf or host > MOST:
+    if host is None or not 0 < host <= MOST:
         message = f"expected a positive, finite number as weight, got {describe(number)} from {what}"
         help = "read it on the host: `.item()`" if issubclass(type(number), Tensor) else "skip empty batches beforehand"
         raise LoopError("weight_not_positive", message, help)

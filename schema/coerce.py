@@ -1,29 +1,25 @@
 """From whatever a step returned to a checked output, or to one error that says everything that is wrong."""
 
 import operator
-from collections.abc import Callable
 from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast, overload
 
 from pydantic_core import ValidationError
-from torch import Tensor
 
 from strictstep.schema import forms
 from strictstep.schema.base import AnyOutput, StepOutput
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.explain import Arrived
-from strictstep.schema.faults import STOPS, faults_of, is_of_values, words_of
-from strictstep.schema.loss import evaluation_loss, manual_loss, training_loss
-from strictstep.schema.missing import FIELDS
+from strictstep.schema.faults import STOPS, faults_of, words_of
 from strictstep.schema.names import nearest
 from strictstep.schema.notices import warn_of_moved_names, warn_of_none
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
+from strictstep.schema.plain import plainly_checked
 from strictstep.schema.report import report_of_step
-from strictstep.schema.scalars import bar_scalars, scalars
+from strictstep.schema.scalars import scalars
 from strictstep.schema.translate import Found, problems_found
-from strictstep.schema.trees import check_hiddens, check_metrics
 
 OnNone = Literal["skip", "error"]
 Output = TypeVar("Output", bound=AnyOutput)
@@ -34,14 +30,6 @@ MODELS: dict[str, type[AnyOutput]] = {
     "validation": EvaluationOutput,
     "test": EvaluationOutput,
 }
-_LOSS_CHECKS: dict[type[AnyOutput], Callable[[Any], Any]] = {
-    TrainingOutput: training_loss,
-    ManualOutput: manual_loss,
-    EvaluationOutput: evaluation_loss,
-}
-_FIELD_SET = frozenset(FIELDS)
-_new: Any = object.__new__
-_set = object.__setattr__
 _SKIP: OnNone = "skip"
 
 
@@ -183,61 +171,6 @@ def _refuse_unknown(strict: Any, on_none: Any) -> None:
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
     if type(strict) is not bool:
         raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
-
-
-def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:
-    """The output of the two forms that nearly every step returns: a tensor, and a dict of no keys but the five.
-
-    Returns `None` for any other form and for anything wrong; `carefully_checked` then has the time for it.
-    """
-    kind = type(returned)
-    if kind is Tensor:
-        fields = {"loss": returned}
-    elif kind is dict:
-        fields = returned.copy()
-    else:
-        return None
-    try:
-        for name in fields:
-            if type(name) is not str or name not in _FIELD_SET:  # a key of a StrEnum is written as plain text, later
-                return None
-        check_loss = _LOSS_CHECKS.get(model)
-        return _validated(model, fields) if check_loss is None else _built(model, check_loss, fields)
-    except Exception:  # whatever it was, the careful check meets it again and says where
-        pass
-    except STOPS:
-        raise
-    except BaseException as error:
-        if not is_of_values(error, fields):
-            raise
-    return None
-
-
-def _validated(model: type[AnyOutput], fields: dict[str, Any]) -> AnyOutput:
-    return cast(AnyOutput, model.__pydantic_validator__.validate_python(fields))
-
-
-def _built(model: type[Output], check_loss: Callable[[Any], Any], fields: dict[str, Any]) -> Output:
-    """The output that pydantic would build, by the same checks and without its machinery.
-
-    Between a forward and a backward, which leave no cache warm, that machinery is half the cost of the check. A model
-    that is narrowed has more to check than this.
-    """
-    output: Output = _new(model)
-    checked = output.__dict__
-    checked["loss"] = check_loss(fields.get("loss"))
-    log = checked["log"] = scalars(fields["log"]) if "log" in fields else {}
-    checked["progress_bar"] = _bar(fields["progress_bar"], log) if "progress_bar" in fields else {}
-    checked["hiddens"] = check_hiddens(fields["hiddens"]) if "hiddens" in fields else None
-    checked["metrics"] = check_metrics(fields["metrics"]) if "metrics" in fields else {}
-    _set(output, "__pydantic_fields_set__", {*fields})
-    _set(output, "__pydantic_extra__", None)
-    _set(output, "__pydantic_private__", None)
-    return output
-
-
-def _bar(values: Any, log: dict[str, Any]) -> dict[str, Any]:
-    return scalars(values) if type(values) is dict else bar_scalars(values, log)
 
 
 def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:

@@ -28,14 +28,16 @@ def warn_of_moved_names(names: Iterable[str], step: object) -> None:
         named.update(new)
         form = "a name that is none" if len(new) == 1 else "names that are none"
         listed = ", ".join(map(_with_nearest, new))
-        _warn(f"returned {form} of the five fields, moved to `metrics`: {listed} (`strict=True` refuses)", step)
+        _warn(f"returned {form} of the five fields, moved to `metrics`: {listed} (an error with `strict=True`)", step)
 
 
 def warn_of_none(step: object) -> None:
     """Ask whether a `return` was forgotten; once for one step function."""
     if not _returned_none.setdefault(_owner(step), False):
         _returned_none[_owner(step)] = True
-        _warn("returned None, and the batch is skipped: was a `return` forgotten? (`on_none='error'` makes sure)", step)
+        _warn(
+            "returned None, and the batch is skipped: was a `return` forgotten? (an error with `on_none='error'`)", step
+        )
 
 
 def _with_nearest(name: str) -> str:

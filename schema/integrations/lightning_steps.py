@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from strictstep.schema.base import AnyOutput, StepOutput
-from strictstep.schema.coerce import carefully_checked, plainly_checked
+from strictstep.schema.coerce import carefully_checked
 from strictstep.schema.errors import StepOutputError
 from strictstep.schema.integrations.lightning_contract import Contract
 from strictstep.schema.integrations.lightning_log import log_to
@@ -18,6 +18,7 @@ from strictstep.schema.integrations.lightning_place import place_of, trainer_of
 from strictstep.schema.integrations.lightning_ranks import refusal
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.outputs import SkippedStep
+from strictstep.schema.plain import plainly_checked
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

@@ -477,7 +477,9 @@ def test_an_optimizer_that_swallows_an_error_of_half_a_window_finds_no_gradient(
     assert not optimizer.state
 
 
-def test_a_backward_of_the_steps_own_is_an_error_also_in_a_window_of_one(model: Any, make_batch: Any) -> None:
+def test_a_backward_of_the_steps_own_is_an_error_in_its_first_window_also_in_one_of_one_batch(
+    model: Any, make_batch: Any
+) -> None:
     def step(model: Any, batch: Any) -> Any:
         model.weight.pow(2).sum().backward()
         return loss_of(model, batch)

@@ -368,6 +368,6 @@ def test_a_loader_that_stops_before_it_begins_names_itself(model: Any) -> None:
         def __iter__(self) -> Any:
             return next(iter([]))
 
-    with pytest.raises(LoopError, match=r"to return, got a StopIteration") as caught:
+    with pytest.raises(LoopError, match=r"^expected `iter\(train_batches\)` to return, got a StopIteration") as caught:
         train(model, mse, Stopping())
     assert caught.value.code == "stop_iteration"

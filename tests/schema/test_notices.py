@@ -34,7 +34,7 @@ def said(step: object, stage: Any = "validation", **values: Any) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-REFUSES = "(`strict=True` refuses)"
+REFUSES = "(an error with `strict=True`)"
 
 
 def test_each_name_is_said_once_for_one_step_function() -> None:
@@ -94,7 +94,7 @@ def test_a_wrong_output_warns_of_nothing() -> None:
 
 def test_none_is_said_once_for_one_step_function_and_only_in_training() -> None:
     step = a_step()
-    asked = r"was a `return` forgotten\? \(`on_none='error'` makes sure\)"
+    asked = r"was a `return` forgotten\? \(an error with `on_none='error'`\)"
     text = rf"^step `step` returned None, and the batch is skipped: {asked}$"
     with pytest.warns(StepOutputWarning, match=text):
         coerce(None, step=step)
