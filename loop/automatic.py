@@ -160,7 +160,7 @@ class AutomaticOptimization(Optimization):
         try:
             if scaler is not None:
                 return step_scaled(scaler, optimizer_step.optimizer, closure)
-            optimizer_step.take(closure)
+            optimizer_step.take(closure.__call__)  # a method is called more cheaply than an object
         except NothingContributed:
             return False
         except StopIteration as error:

@@ -58,9 +58,9 @@ class Weights:
         """
         if self._weight is not None:
             return self._given(batch)
-        if self.by_examples is False:
-            return 1
-        return (_common_size(batch, self._dim) if self.by_examples else 0) or self._examples(batch)
+        if self.by_examples:
+            return _common_size(batch, self._dim) or self._examples(batch)
+        return 1 if self.by_examples is False else self._examples(batch)
 
     def _given(self, batch: Any) -> float:
         weight = self._weight
@@ -92,14 +92,15 @@ def _common_size(batch: Any, dim: int) -> int:
     if type(batch) is not tuple and type(batch) is not list:
         return 0
     common = -1
-    for tensor in batch:
-        if type(tensor) is not Tensor or tensor.dim() <= dim:
-            return 0
-        size = tensor.size(dim)
-        if size != common and common != -1:
-            return 0
-        common = size
-    return max(common, 0)
+    try:
+        for tensor in batch:
+            size = tensor.size(dim) if type(tensor) is Tensor else 0
+            if size != common and common != -1:
+                return 0
+            common = size
+    except IndexError:  # a tensor without the dimension
+        return 0
+    return common if common > 0 else 0
 
 
 def _sizes(batch: Any, dim: int) -> set[int]:

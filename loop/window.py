@@ -160,14 +160,15 @@ class Window:
     def _weigh(self) -> None:
         """Read the weights, once: later evaluations are given the same batches."""
         setup = self._setup
-        weights: list[float] | Exception = self._weights
-        self._weights.clear()  # an optimizer may call once more after an error
+        weights: list[float] = []
+        failed: Exception | None = None
         try:
             for batch in self._batches:
-                self._weights.append(setup.weights.of(batch))
+                weights.append(setup.weights.of(batch))
         except Exception as error:
-            weights = error
-        self._total = setup.engine.total_weight(weights)
+            failed = error
+        self._weights = weights
+        self._total = setup.engine.total_weight(failed or weights)
 
     def _number(self, index: int) -> int | None:
         return None if self._batch_idx is None else self._batch_idx + index
