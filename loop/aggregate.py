@@ -6,6 +6,8 @@ Sums are kept on the host in Python's numbers: float64, and ints exact however l
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from strictstep.loop.errors import LoopError
+from strictstep.schema.describe import names_text
 from strictstep.schema.fields import ReduceOp
 
 
@@ -114,17 +116,34 @@ class Aggregate:
             numbers: names to numbers of the host.
             weight: how much the micro-batch counts in means.
             ops: how names are reduced when they come first; those not in it by the mean.
+
+        Raises:
+            LoopError: with the code `value_too_large`, for an int that no float can hold.
         """
         running = self._running
-        for name, number in numbers.items():
-            if name in running:
-                running[name].add(number, weight)
-            else:
-                running[name] = _KINDS[ops.get(name, "mean")](number, weight)
+        name = ""
+        try:
+            for name, number in numbers.items():
+                if name in running:
+                    running[name].add(number, weight)
+                else:
+                    running[name] = _KINDS[ops.get(name, "mean")](number, weight)
+        except OverflowError as error:
+            raise _too_large(name) from error
 
     def values(self) -> dict[str, Any]:
-        """The values so far, by name, in the order in which the names came first."""
-        return {name: running.value() for name, running in self._running.items()}
+        """The values so far, by name, in the order in which the names came first.
+
+        Raises:
+            LoopError: with the code `value_too_large`, for a mean that no float can hold.
+        """
+        values: dict[str, Any] = {}
+        for name, running in self._running.items():
+            try:
+                values[name] = running.value()
+            except OverflowError as error:
+                raise _too_large(name) from error
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """The running sums, exactly."""
@@ -136,3 +155,8 @@ class Aggregate:
         for name, (op, number, weight) in state.items():
             running = self._running[name] = _KINDS[op](number, weight)
             running.number = number
+
+
+def _too_large(name: str) -> LoopError:
+    message = f"expected numbers below 1.8e308 for the mean of {names_text([name])}, got an int beyond"
+    return LoopError("value_too_large", message, "log its logarithm, or declare it a sum: those of ints stay exact")

@@ -73,8 +73,19 @@ class Gradients:
             gradient.mul_(factor)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale the optimizer's gradients down to `max_norm`; return their norm before that, shape `[]`."""
-        return torch.nn.utils.clip_grad_norm_(list(self.parameters()), max_norm).detach()
+        """Scale the optimizer's gradients down to `max_norm`; return their norm before that, shape `[]`.
+
+        Raises:
+            LoopError: with the code `gradient_sparse`.
+        """
+        try:
+            return torch.nn.utils.clip_grad_norm_(list(self.parameters()), max_norm).detach()
+        except NotImplementedError as error:
+            if not any(gradient.is_sparse for gradient in self._present()):
+                raise
+            message = "expected dense gradients to clip, got a sparse one, whose norm torch does not compute"
+            help = "make the embedding with `sparse=False`, or leave `max_grad_norm` out"
+            raise LoopError("gradient_sparse", message, help) from error
 
     def _present(self) -> Iterator[Tensor]:
         return (parameter.grad for parameter in self.parameters() if parameter.grad is not None)

@@ -117,7 +117,11 @@ class ManualOptimization(Optimization):
         Raises:
             StepOutputError: for what the step returned wrongly; its optimizers may have stepped before.
         """
-        weight = self._weights.of(batch)
+        try:
+            weight = self._weights.of(batch)
+        except Exception as error:
+            self._add_notes(error, epoch, batch_idx, stepped=False)
+            raise
         named = self._named(hiddens, batch_idx, epoch)
         # The optimizers' own word, not the step's: it may have gone through a `GradScaler` that left its step out.
         with _steps_of(self._listed) as steps, torch.inference_mode(False), torch.enable_grad():

@@ -65,14 +65,18 @@ def refuse_no_optimizer(optimizer: Any) -> None:
 
 def _reading(step: Callable[..., Any]) -> tuple[Passing, bool]:
     """How the closure is passed, and whether it has to be."""
-    _, *parameters = inspect.signature(step).parameters.values()  # the first is `self`
+    parameters = list(inspect.signature(step).parameters.values())
+    if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        del parameters[0]  # `self`
     for parameter in parameters:
         if "closure" in parameter.name:
             by_name = parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter is not parameters[0]
             return "keyword" if by_name else "positional", parameter.default is parameter.empty
-    # By another name it is a closure only if `step` cannot do without it; `*args` passes it on to an inner optimizer.
+    # By another name it is a closure only if `step` cannot do without it; `*args` and `**kwargs` pass it on.
     required = [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
     if required:
         return "positional", True
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    return "positional" if takes_any else "none", False
+    kinds = {parameter.kind for parameter in parameters}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return "positional", False
+    return "keyword" if inspect.Parameter.VAR_KEYWORD in kinds else "none", False

@@ -1,12 +1,13 @@
 """A run of `fit`: epoch after epoch, each trained, validated, recorded and saved."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from strictstep.loop.calls import called, place_text
 from strictstep.loop.early_stopping import Patience
 from strictstep.loop.epoch_values import EpochValues, Ops, ops_of
-from strictstep.loop.errors import LoopError
+from strictstep.loop.errors import LoopError, LoopWarning
 from strictstep.loop.evaluate import Evaluation, shown
 from strictstep.loop.fit_result import FitResult, Stopped
 from strictstep.loop.interrupt import Interrupt
@@ -21,6 +22,7 @@ from strictstep.loop.schedule import Schedule
 from strictstep.loop.training_pass import TrainingPass
 from strictstep.loop.watched_names import WatchedNames
 from strictstep.loop.windows import ChunkWindows, Windows
+from strictstep.schema.describe import names_text
 from strictstep.schema.errors import Stage
 
 
@@ -91,7 +93,7 @@ class Run:
         held = self._saved.hold()
         values = self._training.close()
         try:
-            values.update(self._validated())
+            values = _joined(values, self._validated())
         except _Interrupted:
             self._saved.save_held(held)
             return {}
@@ -171,6 +173,14 @@ class Run:
     @property
     def _place(self) -> str:
         return place_text(self._saved.epoch, self._training.windows.first)
+
+
+def _joined(trained: dict[str, float], validated: dict[str, float]) -> dict[str, float]:
+    hidden = sorted(trained.keys() & validated.keys())
+    if hidden:
+        message = f"{names_text(hidden)} from the training step: hidden by validation's of that name: rename it in one"
+        warnings.warn(message, LoopWarning, 2)
+    return {**trained, **validated}
 
 
 class _Interrupted(Exception):  # no error: it leaves a validation pass

@@ -130,9 +130,7 @@ class Window:
                 raise outcome
             if self.evaluations == 0:
                 self._outputs.append(outcome)
-            # A `backward` of the step's own is a habit, which its first window shows; in one of several it must not be.
-            if self._global_step == 0 or len(self._contributing) > 1:
-                setup.gradients.require_noted(noted)
+            setup.gradients.require_noted(noted)
             if loss is None or outcome.loss is None:
                 self._refuse_later_skip(outcome)
                 continue

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from strictstep.loop.aggregate import Aggregate
 from strictstep.loop.epoch_values import EpochValues
-from strictstep.loop.errors import LoopWarning
+from strictstep.loop.errors import LoopError, LoopWarning
 from strictstep.schema import EvaluationOutput, Reduce, Scalar, SkippedStep
 
 NAN = float("nan")
@@ -200,3 +200,14 @@ def test_a_step_of_several_micro_batches_is_told_as_one() -> None:
     values = EpochValues("training", {"n": "sum"}, on_step=lambda numbers, step: told.append((step, numbers)))
     values.add([EvaluationOutput(loss=loss, log={"n": 2}) for loss in (1.0, 4.0)], (2, 1), 7)
     assert told == [(7, {"loss": 2.0, "n": 4})]
+
+
+@pytest.mark.parametrize("weights", [(2,), (2.5,), (2, 2.5)])
+def test_the_mean_of_ints_beyond_any_float_is_an_error_that_names_them(weights: Any) -> None:
+    with pytest.raises(LoopError, match="for the mean of `a`, got an int beyond") as caught:
+        reduced("mean", [1, *[10**400] * len(weights)], [1, *weights])
+    assert caught.value.code == "value_too_large"
+
+
+def test_sums_of_ints_beyond_any_float_stay_exact() -> None:
+    assert reduced("sum", [10**400, 1]) == 10**400 + 1

@@ -477,16 +477,40 @@ def test_an_optimizer_that_swallows_an_error_of_half_a_window_finds_no_gradient(
     assert not optimizer.state
 
 
-def test_a_backward_of_the_steps_own_is_an_error_in_its_first_window_also_in_one_of_one_batch(
-    model: Any, make_batch: Any
-) -> None:
-    def step(model: Any, batch: Any) -> Any:
-        model.weight.pow(2).sum().backward()
+@pytest.mark.parametrize("begins", [0, 3])
+def test_a_backward_of_the_steps_own_is_an_error_whenever_it_begins(model: Any, make_batch: Any, begins: int) -> None:
+    def step(model: Any, batch: Any, global_step: int) -> Any:
+        if global_step >= begins:  # as a penalty that is added now and then
+            model.weight.pow(2).sum().backward()
         return loss_of(model, batch)
 
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    for _ in range(begins):
+        optimization.step(make_batch())
     with pytest.raises(LoopError, match="expected `step` to leave gradients alone") as caught:
-        AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(make_batch())
-    assert caught.value.code == "gradients_changed"
+        optimization.step(make_batch())
+    assert (caught.value.code, optimization.global_step) == ("gradients_changed", begins)
+
+
+@pytest.mark.parametrize("kind", ["by keywords", "by anything, unnamed"])
+def test_an_optimizer_whose_step_hands_on_what_it_gets_is_given_the_closure(
+    model: Any, make_batch: Any, kind: str
+) -> None:
+    class ByKeywords(SGD):
+        def step(self, **kwargs: Any) -> Any:  # type: ignore[override]
+            return super().step(**kwargs)
+
+    class Unnamed(LBFGS):
+        pass
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return LBFGS.step(*args, **kwargs)
+
+    Unnamed.step = step  # type: ignore[method-assign]
+    optimizer = (ByKeywords if kind == "by keywords" else Unnamed)(model.parameters(), lr=0.1)
+    report: Any = AutomaticOptimization(model, loss_of, optimizer).step(make_batch())
+    assert report.stepped
+    assert (report.evaluations == 1) is (kind == "by keywords")
 
 
 def test_a_stop_iteration_of_the_optimizer_names_it(model: Any, make_batch: Any) -> None:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from strictstep.loop import AutomaticOptimization, LoopError, fit
+from strictstep.loop import AutomaticOptimization, LoopError, ManualOptimization, fit
 from strictstep.loop.early_stopping import require_known
+from strictstep.loop.errors import LoopWarning
 
 
 @pytest.mark.parametrize("max_epochs", [1, None])
@@ -62,3 +63,52 @@ def test_the_name_that_another_library_gives_a_validation_value_is_near(monitor:
 def test_a_validation_value_without_validation_gets_its_own_help() -> None:
     with pytest.raises(LoopError, match=r"help: .*give `validation_step` and `validation_batches`"):
         require_known("val_accuracy", "early_stopping", ["loss", "accuracy"])
+
+
+def test_a_training_value_that_validation_would_hide_is_warned_of() -> None:
+    model = nn.Linear(4, 1)
+
+    def step(model: nn.Module, batch: torch.Tensor) -> dict[str, object]:
+        return {"loss": model(batch).pow(2).mean(), "log": {"val_size": 1}}
+
+    def validation_step(model: nn.Module, batch: torch.Tensor) -> dict[str, object]:
+        return {"log": {"size": 2}}
+
+    with pytest.warns(LoopWarning, match="`val_size` from the training step: hidden by validation's of that name"):
+        result = fit(
+            model,
+            step,
+            [torch.ones(8, 4)],
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            max_epochs=1,
+            validation_step=validation_step,
+            validation_batches=[torch.ones(8, 4)],
+            progress_bar=False,
+        )
+    assert result.history[0]["val_size"] == 2
+
+
+def test_a_sparse_gradient_cannot_be_clipped_and_says_so() -> None:
+    model = nn.Embedding(4, 2, sparse=True)
+    optimization = AutomaticOptimization(
+        model,
+        lambda model, batch: model(batch).pow(2).mean(),
+        torch.optim.SparseAdam(model.parameters()),
+        max_grad_norm=1.0,
+    )
+    with pytest.raises(LoopError, match="expected dense gradients to clip, got a sparse one") as caught:
+        optimization.step(torch.tensor([1, 2]))
+    assert (caught.value.code, optimization.global_step) == ("gradient_sparse", 0)
+
+
+def test_a_weight_that_fails_in_manual_optimization_is_told_its_place() -> None:
+    model = nn.Linear(4, 1)
+
+    def step(model: nn.Module, batch: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimization = ManualOptimization(model, step, optimizer, weight=lambda batch: 0)
+    with pytest.raises(LoopError, match="expected a positive, finite number as weight") as caught:
+        optimization.step(torch.ones(8, 4), epoch=1, batch_idx=2)
+    assert caught.value.__notes__ == ["in training step `step`, epoch 1, batch 2"]

@@ -57,6 +57,34 @@ def test_bound_arguments_and_defaults_are_left_alone() -> None:
     assert bound.name == "step"
 
 
+def test_a_name_that_is_bound_is_not_asked_for() -> None:
+    def step(model: Any, batch: Any, epoch: Any, batch_idx: Any) -> Any:
+        return batch, epoch, batch_idx
+
+    bound = Step(nn.Linear(1, 1), functools.partial(step, epoch=7))
+    assert bound.names == ("batch_idx",)
+    assert bound.run(BATCH, batch_idx=1) == (BATCH, 7, 1)
+
+
+def test_a_model_that_is_bound_by_its_place_is_used() -> None:
+    own = nn.Linear(1, 1)
+    step = Step(nn.Linear(1, 1), functools.partial(lambda model, batch: (model, batch), own))
+    assert step.run(BATCH) == (own, BATCH)
+
+
+@pytest.mark.parametrize("role", ["model", "batch"])
+def test_a_model_or_batch_that_is_bound_by_name_is_refused(role: str) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        raise NotImplementedError
+
+    with pytest.raises(LoopError) as caught:
+        Step(nn.Linear(1, 1), functools.partial(step, **{role: None}))
+    assert str(caught.value) == (
+        f"expected a step that is given its {role}, got `step` with `{role}` bound to one  [step_signature]\n"
+        "  help: bind a model by its place, `functools.partial(step, model)`; batches come from the loop"
+    )
+
+
 def test_a_step_of_any_arguments_gets_model_and_batch() -> None:
     model = nn.Linear(1, 1)
     assert Step(model, lambda *args, **kwargs: (args, kwargs)).run(BATCH) == ((model, BATCH), {})
