@@ -1,4 +1,4 @@
-"""Every error code, with a step that triggers it and the report that it gives.
+"""Every error code of a return, with a step that triggers it and the report that it gives.
 
     python examples/wrong_returns.py
 

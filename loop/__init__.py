@@ -18,7 +18,7 @@ from strictstep.loop.automatic import AutomaticOptimization
 from strictstep.loop.checkpoint import Checkpoint
 from strictstep.loop.closure import StepClosure
 from strictstep.loop.early_stopping import EarlyStopping
-from strictstep.loop.errors import ClosureNotCalledError, LoopError
+from strictstep.loop.errors import ClosureNotCalledError, LoopError, LoopWarning
 from strictstep.loop.evaluate import evaluate
 from strictstep.loop.fit import fit
 from strictstep.loop.fit_result import FitResult
@@ -34,6 +34,7 @@ __all__ = [
     "FitResult",
     "JSONLLogger",
     "LoopError",
+    "LoopWarning",
     "ManualOptimization",
     "StepClosure",
     "StepReport",

@@ -14,11 +14,12 @@ from strictstep.loop.precision import Precision
 from strictstep.loop.snapshot import Snapshots
 from strictstep.loop.step import Step, stop_iteration
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import Call, OnNone, carefully_checked, model_of
+from strictstep.schema.coerce import MODELS, Call, OnNone, carefully_checked, model_of
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import SkippedStep
 from strictstep.schema.plain import plainly_checked
+from strictstep.schema.validate import decorated_stage
 
 Outcome = tuple[AnyOutput | Exception, Tensor | None]
 
@@ -111,14 +112,23 @@ def call_for(stage: Stage, step: Step, schema: type[AnyOutput] | None, strict: b
 
     Raises:
         TypeError, ValueError: for a schema that is none, or is of another stage.
-        LoopError: with the code `option`, for another `on_none` or `strict`.
+        LoopError: with the code `option`, for another `on_none` or `strict`, or a step decorated for another stage.
     """
     if on_none not in get_args(OnNone):
         message = f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}"
         raise LoopError("option", message, "write one of them")
     if type(strict) is not bool:
         raise LoopError("option", f"expected True or False as `strict`, got {describe(strict)}", "write one of them")
+    _refuse_other_stage(step, stage)
     return Call(model_of(stage, schema), stage, strict, on_none, step.function, None, None)
+
+
+def _refuse_other_stage(step: Step, stage: Stage) -> None:
+    decorated = decorated_stage(step.function)
+    if decorated is not None and MODELS[decorated] is not MODELS[stage]:
+        message = f"expected a step for the stage '{stage}', got `{step.name}`, decorated for '{decorated}'"
+        help = f"pass it undecorated, or `{step.name}.__wrapped__`: its returns are checked here, stage by stage"
+        raise LoopError("option", message, help)
 
 
 def device_type_of(model: nn.Module, device: torch.device | None) -> str:

@@ -28,6 +28,8 @@ class Checkpoint:
     and on Ctrl-C. With torchmetrics objects, or other `metrics` that an `epoch_end` function waits for, at the end of
     an epoch only: they cannot be brought back in the middle.
 
+    The weights of one: `model.load_state_dict(torch.load("runs/digits/best.pt")["model"])`.
+
     Args:
         folder: where the files go; it is made if it is missing.
         every_steps: how many optimizer steps lie between two in mid-epoch; `None` for none in mid-epoch.
@@ -142,7 +144,10 @@ def _difference(name: str, then: Any, now: Any) -> str:
 
 def _unreadable(path: Path, got: str) -> LoopError:
     message = f"expected a checkpoint of `fit` at `{path}`, got {got}"
-    return LoopError("checkpoint_unreadable", message, "weights alone are loaded by `model.load_state_dict`")
+    help = (
+        "remove the file if it is damaged; a `state_dict` alone is loaded by `model.load_state_dict(torch.load(path))`"
+    )
+    return LoopError("checkpoint_unreadable", message, help)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -113,8 +113,15 @@ def check_monitor(monitor: Any, mode: Any = "min") -> None:
 
 def _of_validation(monitor: str, known: Sequence[str]) -> str | None:
     """`val_loss` for `valid_loss` and `validation_loss`, as other libraries call it."""
-    _, _, name = monitor.partition("_")
-    return f"val_{name}" if monitor.startswith("val") and f"val_{name}" in known else None
+    prefix, _, name = monitor.partition("_")
+    is_known = f"val_{name}" in known or (prefix != "val" and name in known)
+    return f"val_{name}" if prefix.startswith("val") and is_known else None
+
+
+def _longer(monitor: str, known: Sequence[str]) -> str | None:
+    """`val_accuracy` for `val_acc`, if one name alone goes on so."""
+    longer = [name for name in known if name.startswith(monitor)]
+    return longer[0] if len(longer) == 1 else None
 
 
 def require_known(monitor: str, owner: str, names: Iterable[str]) -> None:
@@ -129,9 +136,9 @@ def require_known(monitor: str, owner: str, names: Iterable[str]) -> None:
     known = list(names)
     if monitor in known:
         return
-    near = nearest(monitor, known) or _of_validation(monitor, known)
+    near = nearest(monitor, known) or _longer(monitor, known) or _of_validation(monitor, known)
     help = f"write `{near}`" if near else "return the value in `log` of the step that has it"
     if monitor.startswith("val_") and not any(name.startswith("val_") for name in known):
-        help = "names that begin with `val_` are of validation: give `validation_step` and `validation_batches`"
+        help = "names that begin with `val_` are what `validation_step` returns: give one, or look at its `return`"
     message = f"expected `{owner}` to watch a value that there is, got {describe(monitor)}; there is "
     raise LoopError("monitor_unknown", message + (names_text(known) or "none"), help)

@@ -1,5 +1,6 @@
 """One pass without gradients: the epoch's values by name."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from torch import nn
 from strictstep.loop.checked_step import call_for, device_of, device_type_of, refuse_no_model
 from strictstep.loop.device import moved
 from strictstep.loop.epoch_values import EpochValues, Ops
-from strictstep.loop.errors import LoopError
+from strictstep.loop.errors import LoopError, LoopWarning
 from strictstep.loop.kept_metrics import EpochEnd
 from strictstep.loop.loader import Loader
 from strictstep.loop.notes import add_place
@@ -115,6 +116,7 @@ class Evaluation:
         self._run = Precision(precision, device_type_of(model, self._device)).within(self._step.run)
         self._weights = Weights(weight)
         self._values = EpochValues(stage, ops, epoch_end, log_every)
+        self._takes_all = epoch_end is None  # which else may have read what the step left elsewhere
 
     def __call__(
         self,
@@ -145,7 +147,12 @@ class Evaluation:
                 if after_batch is not None:
                     after_batch(values)
                 del output
-        return values.close(epoch)
+        found = values.close(epoch)
+        if not found and self._takes_all:
+            batches = "1 batch" if loader.batches == 1 else f"{loader.batches} batches"
+            message = f"`{self._step.name}` gave no value in {batches}: was a `return` forgotten?"
+            warnings.warn(message, LoopWarning, 2)
+        return found
 
     def _checked(self, batch: Any, epoch: int, batch_idx: int, global_step: int) -> tuple[AnyOutput, float]:
         known = {"batch_idx": batch_idx, "epoch": epoch, "global_step": global_step, "evaluation": 0, "hiddens": None}

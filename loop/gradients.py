@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from strictstep.loop.errors import LoopError
+from strictstep.loop.step import Step
 
 
 class Gradients:
@@ -16,12 +17,12 @@ class Gradients:
     parameters are only cleared: nothing steps them, and what piled up in them would be of no window.
     """
 
-    __slots__ = ("_groups_of", "_others", "_step_name")
+    __slots__ = ("_groups_of", "_others", "_step")
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, step_name: str) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, step: Step) -> None:
         """Find the model's parameters that are not the optimizer's."""
         self._groups_of = optimizer
-        self._step_name = step_name
+        self._step = step
         own = {id(parameter) for parameter in self.parameters()}
         self._others = [parameter for parameter in model.parameters() if id(parameter) not in own]
         if not any(parameter.requires_grad for parameter in self.parameters()):
@@ -91,14 +92,16 @@ class Gradients:
         return (parameter.grad for parameter in self.parameters() if parameter.grad is not None)
 
     def _changed(self) -> LoopError:
-        message = f"expected `{self._step_name}` to leave gradients alone, got them changed by it"
+        message = f"expected `{self._step.name}` to leave gradients alone, got them changed by it"
         help = "leave `zero_grad()`, `backward()` and clipping out of the step: the loop does them, once a window"
+        if "optimizers" in self._step.names:
+            help += "; for manual optimization pass the optimizer in a list: `optimizer=[optimizer]`"
         return LoopError("gradients_changed", message, help)
 
     def _none(self) -> LoopError:
         elsewhere = any(parameter.grad is not None for parameter in self._others)
         message = (
-            f"expected the loss of `{self._step_name}` to lead to a parameter of the optimizer, got no gradient in any"
+            f"expected the loss of `{self._step.name}` to lead to a parameter of the optimizer, got no gradient in any"
         )
         if elsewhere:
             help = "other parameters of the model got one: give them to the optimizer"

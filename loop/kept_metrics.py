@@ -100,7 +100,9 @@ class KeptMetrics:
         new = sorted(names - self._dropped)
         self._dropped |= names
         if new:
-            message = f"{names_text(new)} in `metrics`: no scalars, and without an `epoch_end` function not kept"
+            message = (
+                f"{names_text(new)} in `metrics`: dropped, since only an `epoch_end` function takes what is no scalar"
+            )
             warnings.warn(message, LoopWarning, 2)
 
 

@@ -133,6 +133,11 @@ class ManualOptimization(Optimization):
         self.global_step += bool(steps)
         return StepReport((outcome,), (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
 
+    @property
+    def has_one_optimizer(self) -> bool:
+        """Whether its step has one optimizer alone."""
+        return len(self._listed) == 1
+
     def _named(self, hiddens: Any, batch_idx: int | None, epoch: int | None) -> dict[str, Any]:
         values = {
             "batch_idx": self.batches_seen if batch_idx is None else batch_idx,
@@ -152,8 +157,8 @@ class ManualOptimization(Optimization):
 
 def _listed(optimizers: Optimizers) -> tuple[Optimizer, ...]:
     if isinstance(optimizers, Iterator):
-        message = f"expected several optimizers in a list or a dict, got {describe(optimizers)}"
-        raise LoopError("option", message, "an iterator gives them once: `list(...)`")
+        message = f"expected an optimizer, or several in a list or a dict, got {describe(optimizers)}"
+        raise LoopError("option", message, "for example `torch.optim.AdamW(model.parameters())`")
     several = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
     listed: list[Any] = list(several) if isinstance(several, Iterable) else [several]
     for optimizer in listed:

@@ -3,12 +3,13 @@
 import os
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from strictstep.loop.checked_step import call_for
 from strictstep.loop.early_stopping import EarlyStopping, check_monitor
 from strictstep.loop.errors import LoopError
 from strictstep.loop.evaluate import refuse_optimizers
@@ -95,10 +96,16 @@ def _steps(o: Options) -> Iterator[Found]:
         return
     yield from _raised(Step, o.model, o.training_step)
     if o.validation_step is not None:
-        yield from _raised(lambda: refuse_optimizers(Step(o.model, o.validation_step)))  # type: ignore[arg-type]
+        yield from _raised(_validation_step, o)
     if (o.validation_step is None) is not (o.validation_batches is None):
         given, missing = ("validation_step", "validation_batches")[:: 1 if o.validation_batches is None else -1]
         yield f"expected `{missing}` beside `{given}`, got None", "give both of them, or none"
+
+
+def _validation_step(o: Options) -> None:
+    step = Step(o.model, cast(Callable[..., object], o.validation_step))
+    refuse_optimizers(step)
+    call_for("validation", step, None, False, "skip")
 
 
 def _batches(o: Options) -> Iterator[Found]:
@@ -132,9 +139,12 @@ def _manual(o: Options) -> Iterator[Found]:
     if not o.is_manual:
         return
     if isinstance(o.optimizer, Iterator):
-        message = f"expected several optimizers in a list or a dict, got {describe(o.optimizer)}"
-        yield message, "an iterator gives them once: `list(...)`"
+        message = f"expected an optimizer, or several in a list or a dict, got {describe(o.optimizer)}"
+        yield message, "for example `torch.optim.AdamW(model.parameters())`"
     refused = (("gradient_accumulation_steps", 1), ("max_grad_norm", None), ("engine", None))
+    listed = [] if isinstance(o.optimizer, Iterator) else o.optimizers
+    if len({id(optimizer) for optimizer in listed}) < len(listed):
+        yield "expected each optimizer once, got one twice", "it would be stepped and saved twice"
     for name, default in refused:
         if getattr(o, name) != default:
             help = "do it in the step, which steps its optimizers itself; or pass one optimizer, not in a list"
@@ -156,6 +166,9 @@ def _schedulers(o: Options) -> Iterator[Found]:
     if o.scheduler_interval not in get_args(Interval):
         message = f"expected 'step' or 'epoch' as `scheduler_interval`, got {describe(o.scheduler_interval)}"
         yield message, "write one of them"
+    if o.scheduler_monitor is not None and not any(_watches(scheduler) for scheduler in o.schedulers):
+        help = "leave it out, or pass a scheduler by value, such as `ReduceLROnPlateau(optimizer)`"
+        yield f"expected a scheduler that watches {describe(o.scheduler_monitor)}, got none", help
     for scheduler in o.schedulers:
         methods = ("step", "state_dict", "load_state_dict")
         if isinstance(scheduler, type) or not all(callable(getattr(scheduler, name, None)) for name in methods):
@@ -167,6 +180,10 @@ def _schedulers(o: Options) -> Iterator[Found]:
         if isinstance(scheduled, Optimizer) and not _is_given(o, scheduled):
             message = f"expected a scheduler of the optimizer that trains, got {describe(scheduler)} of another one"
             yield message, "build it with the same optimizer that is passed as `optimizer`"
+
+
+def _watches(scheduler: Any) -> bool:
+    return callable(getattr(type(scheduler), "step", None)) and wants_value(scheduler)
 
 
 def _is_given(o: Options, scheduled: Optimizer) -> bool:
@@ -210,6 +227,8 @@ def _placed(o: Options) -> Iterator[Found]:
     places = {parameter.device for parameter in o.model.parameters()}
     if places and not any(place.type == device.type and device.index in (None, place.index) for place in places):
         help = f"move it before its optimizer is made: `model.to({str(device)!r})`"
+        if device.type == "cuda" and not torch.cuda.is_available():
+            help = "this torch finds no CUDA device: leave `device` out to train where the model is"
         yield f"expected a model on {device}, where its batches go, got one on {places.pop()}", help
 
 

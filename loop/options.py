@@ -99,7 +99,8 @@ class Options:
         """The schedulers: none, one or several."""
         if self.scheduler is None:
             return []
-        return list(self.scheduler) if isinstance(self.scheduler, (list, tuple)) else [self.scheduler]
+        given = self.scheduler.values() if isinstance(self.scheduler, Mapping) else self.scheduler
+        return [given] if given is self.scheduler and not isinstance(given, (list, tuple)) else list(given)
 
     def optimization(self) -> AutomaticOptimization | ManualOptimization:
         """The optimization that the options ask for."""

@@ -202,6 +202,7 @@ class SavedRun:
             "optimizer": [type(optimizer).__name__ for optimizer in self._optimizers],
             "parameter groups": [[len(group["params"]) for group in o.param_groups] for o in self._optimizers],
             "scheduler": [type(scheduler).__name__ for scheduler in options.schedulers],
+            "scheduler_interval": options.scheduler_interval if options.schedulers else None,
             "precision": options.precision,
             "loggers that go on with their file": len(self._book.resumable()),
             "tbptt": None if options.tbptt is None else list(options.tbptt),

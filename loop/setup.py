@@ -47,7 +47,7 @@ class Setup:
         """Read what the optimizer's class says, and find its parameters."""
         self.checked_step = checked_step
         self.optimizer_step = OptimizerStep(optimizer)
-        self.gradients = Gradients(model, optimizer, checked_step.step.name)
+        self.gradients = Gradients(model, optimizer, checked_step.step)
         self.precision = precision
         self.engine = engine
         self.weights = weights

@@ -95,7 +95,9 @@ class TrainingPass:
         trained_on = self._outputs - self.skipped
         if trained_on and not self.stepped and isinstance(self.optimization, ManualOptimization):
             message = f"expected an optimizer step in epoch {self.epoch}, got none in {trained_on} batches"
-            help = "optimizers in a list or a dict are the training step's to step: pass one alone to have it stepped"
+            help = "optimizers in a list or a dict are the step's own: name `optimizers` in it, and call their `step()`"
+            if self.optimization.has_one_optimizer:
+                help += "; or pass the optimizer alone, to have it stepped"
             raise LoopError("nothing_stepped", message, help)
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from strictstep.schema.coerce import coerce
 from strictstep.schema.errors import Problem, StepOutputError, StepOutputWarning
 from strictstep.schema.fields import Hiddens, Loss, Reduce, Scalar
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
-from strictstep.schema.step_record import StepRecord
+from strictstep.schema.step_record import HistoryRecord, StepRecord
 from strictstep.schema.validate import validate_step
 
 __all__ = [
     "EvaluationOutput",
     "Hiddens",
+    "HistoryRecord",
     "Loss",
     "ManualOutput",
     "Problem",

@@ -91,6 +91,12 @@ def _blank(origin: Any, parameters: tuple[Any, ...]) -> Any:
     return model.__new__(model)
 
 
+def _by_place(model: Any, count: int) -> TypeError:
+    first = "reason" if "reason" in model.__pydantic_fields__ else "loss"
+    message = f"expected the fields of `{model.__name__}` by name, got {count} by place"
+    return TypeError(f"{message}\n  help: write `{model.__name__}({first}=...)`")
+
+
 class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
     """What a step returns, checked; base of the models of each stage.
 
@@ -158,7 +164,9 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, /, **fields: Any) -> None:
+        def __init__(self, /, *placed: Any, **fields: Any) -> None:
+            if placed:
+                raise _by_place(type(self), len(placed))
             outcome = _outcome(type(self), self.__pydantic_validator__.validate_python, fields, self_instance=self)
             del fields  # a kept error keeps this frame, and with it everything that the frame holds
             if isinstance(outcome, StepOutputError):

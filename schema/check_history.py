@@ -1,6 +1,7 @@
 """Checking a run's history as a stream: one line at a time, whatever the size of the file."""
 
 import codecs
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from strictstep.schema.step_record import SCHEMA_VERSION, HistoryRecord, StepRec
 
 MAX_LINE = 1 << 20  # bytes; a record is some hundred, and a line without an end must not fill the memory
 PROBLEMS_SHOWN = 3
+_NOT_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\s*[\],}]")  # as `json.dumps` writes them
 
 
 class Finding(NamedTuple):
@@ -84,6 +86,8 @@ def _unreadable(line: bytes, error: ValueError) -> str:
         return "expected a JSON object, got an empty line"
     if not line.endswith(b"\n") and _is_cut_off(line):
         return f"the last line is cut off after {len(line)} bytes, as a killed run leaves it"
+    if (bare := _NOT_JSON.search(line)) is not None:
+        return f'expected JSON, got a bare {bare[1].decode()}: write `{{"$float": "nan"}}`, or "inf", "-inf"'
     return f"expected JSON, got a corrupt line: {str(error).replace(' at line 1', ' at')}"
 
 

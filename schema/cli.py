@@ -206,8 +206,12 @@ def _checked(history: History) -> int:
         more = sum(1 for _ in findings)
     if more:
         print(f"{history.path}: and {more} more")
-    print(f"{history.path}: {history.lines} lines, {len(shown) + more} findings", file=sys.stderr)
+    print(f"{history.path}: {_count(history.lines, 'line')}, {_count(len(shown) + more, 'finding')}", file=sys.stderr)
     return FOUND if shown else FINE
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _line(path: Path, finding: Finding) -> str:

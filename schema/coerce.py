@@ -191,10 +191,13 @@ def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
 
 def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutput]:
     if not _is_output(schema):
-        raise TypeError(f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}")
+        raise TypeError(
+            f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}\n"
+            f"  help: derive it: `class MyOutput({base.__name__}[MyLog]): ...`"
+        )
     if not issubclass(schema, base):
         stages = [name for name, model in MODELS.items() if issubclass(schema, model)]
-        help = f"pass `stage='{stages[0]}'`" if stages else f"derive it from `{base.__name__}`"
+        help = (f"pass `stage='{stages[0]}'`, or " if stages else "") + f"derive it from `{base.__name__}`"
         raise ValueError(
             f"expected a subclass of `{base.__name__}` for the stage '{stage}', got `{schema.__name__}`\n  help: {help}"
         )

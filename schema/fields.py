@@ -120,8 +120,8 @@ def refuse_unchecked_scalars(owner: str, field: str, annotation: Any) -> None:
     wrong = [f"`{field}.{name}`" for name, hint in _scalar_hints(annotation) if not _is_scalar(hint)]
     if wrong:
         raise TypeError(
-            f"{owner}: expected `Scalar` for {', '.join(wrong)}, got an annotation that pydantic checks by value\n"
-            "  help: annotate with `Scalar`, or `Annotated[Scalar, Reduce(...)]`; bounds would read the device"
+            f"{owner}: expected `Scalar` for {', '.join(wrong)}, got another annotation\n"
+            '  help: write `Scalar`, or `Annotated[Scalar, Reduce("sum")]`: a `float` or bounds would read the device'
         )
 
 
@@ -158,6 +158,8 @@ def _scalar_hints(annotation: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_scalar(hint: Any) -> bool:
+    if any(op in _metadata(hint) for op in get_args(ReduceOp)):  # `Annotated[Scalar, "sum"]` would be a mean
+        return False
     extras = [extra for extra in _metadata(hint) if not isinstance(extra, (Reduce, Checked, str))]
     if any(not isinstance(extra, FieldInfo) or extra.metadata for extra in extras):
         return False

@@ -21,6 +21,8 @@ R = TypeVar("R")
 Made = TypeVar("Made", covariant=True)
 Returns = Literal["model", "original"]
 
+_STAGE = "_strictstep_stage"
+
 
 class ToModel(Protocol[Made]):
     """A decorator that leaves a step's parameters as they are and makes it return a checked output."""
@@ -131,6 +133,17 @@ def validate_step(
     return decorate if step is None else decorate(step)
 
 
+def decorated_stage(step: object) -> Stage | None:
+    """The stage that a step is decorated for; `None` for one that is not decorated.
+
+    Example:
+        >>> decorated_stage(validate_step(stage="manual")(print)), decorated_stage(print)
+        ('manual', None)
+    """
+    stage: Stage | None = getattr(step, _STAGE, None)
+    return stage
+
+
 def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Callable[..., object]:
     def check(returned: object) -> object:
         outcome: object = plainly_checked(returned, call.model)
@@ -150,6 +163,7 @@ def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Ca
             raise outcome.at(**numbers)
         return outcome
 
+    checked_step.__dict__[_STAGE] = call.stage
     if not original:  # a run-time type checker above this decorator would hold the step's `-> dict` against the model
         checked_step.__annotations__ = {**checked_step.__annotations__, "return": call.model | SkippedStep}
     return checked_step

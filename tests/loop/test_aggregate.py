@@ -149,7 +149,7 @@ def test_a_skipped_step_is_no_drift_and_its_own_values_count() -> None:
 def test_metrics_that_nobody_wants_are_named_once_and_not_kept() -> None:
     values = EpochValues("validation", {})
     rows = [EvaluationOutput(metrics={"preds": torch.ones(3), "ids": ["a"]})] * 3
-    with pytest.warns(LoopWarning, match=r"^`ids`, `preds` in `metrics`: no scalars, .* `epoch_end`") as caught:
+    with pytest.warns(LoopWarning, match=r"^`ids`, `preds` in `metrics`: dropped, since only an `epoch_end`") as caught:
         values.add(rows, (1, 1, 1))
     assert len(caught) == 1
     assert not values.kept

@@ -364,7 +364,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_its_differences_named(tmp_
     assert refused(run).message == (
         "expected the run that the checkpoint was made for, got another: `model` differs in "
         "`0.weight [4, 3] -> [5, 3]`, `0.bias [4] -> [5]`, `1.weight [4] -> [5]` and more; "
-        "`scheduler` was ['ExponentialLR'], is []"
+        "`scheduler` was ['ExponentialLR'], is []; `scheduler_interval` was 'epoch', is None"
     )
 
 

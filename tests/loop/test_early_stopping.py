@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 
-from strictstep.loop import EarlyStopping, LoopError, fit
+from strictstep.loop import EarlyStopping, LoopError, LoopWarning, fit
 from strictstep.loop.early_stopping import Best, Patience
 
 
@@ -84,7 +84,7 @@ def test_an_unknown_training_value_is_found_after_the_first_step() -> None:
     assert str(caught.value) == (
         "expected `early_stopping` to watch a value that there is, got str 'val_loss'; there is `loss`"
         "  [monitor_unknown]\n"
-        "  help: names that begin with `val_` are of validation: give `validation_step` and `validation_batches`"
+        "  help: names that begin with `val_` are what `validation_step` returns: give one, or look at its `return`"
     )
     assert len(steps) == 1
 
@@ -113,7 +113,8 @@ def test_a_torchmetrics_value_can_be_watched() -> None:
 
 def test_a_validation_that_returns_nothing_has_no_value_to_watch() -> None:
     options = {"validation_step": lambda model, batch: None, "validation_batches": [torch.ones(1)]}
-    with pytest.raises(LoopError, match=r"got str 'val_loss'; there is `loss`") as caught:
+    forgotten = pytest.warns(LoopWarning, match=r"`<lambda>` gave no value in 1 batch: was a `return` forgotten\?")
+    with forgotten, pytest.raises(LoopError, match=r"got str 'val_loss'; there is `loss`") as caught:
         train(EarlyStopping("val_loss"), **options)
     assert caught.value.code == "monitor_unknown"
 

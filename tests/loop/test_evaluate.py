@@ -10,7 +10,7 @@ import torchmetrics
 from torch import nn
 from typing_extensions import TypedDict
 
-from strictstep.loop import LoopError, evaluate
+from strictstep.loop import LoopError, LoopWarning, evaluate
 from strictstep.schema import EvaluationOutput, Reduce, Scalar, StepOutputError
 
 
@@ -30,6 +30,7 @@ def test_no_gradient_is_made_and_every_module_is_in_eval_mode(model: Any, make_b
 
     def validation_step(model: Any, batch: Any) -> Any:
         seen.append((model.training, torch.is_grad_enabled(), mse(model, batch).requires_grad))
+        return 0
 
     evaluate(model, validation_step, [make_batch()])
     assert seen == [(False, False, False)]
@@ -72,8 +73,15 @@ def test_a_schema_declares_reductions() -> None:
     assert values == {"images": 8}
 
 
-def test_none_is_an_output_without_values() -> None:
-    assert evaluate(nn.Identity(), lambda model, batch: None, [1, 2], weight=1) == {}
+def test_none_is_an_output_without_values_and_a_pass_of_none_alone_is_warned_of() -> None:
+    returns = iter([None, 3.0])
+    assert evaluate(nn.Identity(), lambda model, batch: next(returns), [1, 2], weight=1) == {"loss": 3.0}
+    with pytest.warns(LoopWarning, match=r"^`<lambda>` gave no value in 2 batches: was a `return` forgotten\?$"):
+        assert evaluate(nn.Identity(), lambda model, batch: None, [1, 2], weight=1) == {}
+
+
+def test_a_step_that_leaves_its_values_to_epoch_end_is_not_warned_of() -> None:
+    assert evaluate(nn.Identity(), lambda model, batch: None, [1], weight=1, epoch_end=lambda outputs: None) == {}
 
 
 def test_a_wrong_output_names_the_stage_the_step_and_the_batch() -> None:
@@ -117,6 +125,7 @@ def test_the_step_gets_what_it_names() -> None:
 
     def validation_step(model: Any, batch: Any, batch_idx: int, epoch: int, global_step: int, hiddens: Any) -> Any:
         seen.append((batch_idx, epoch, global_step, hiddens))
+        return 0
 
     evaluate(nn.Identity(), validation_step, [torch.ones(2)] * 2)
     assert seen == [(0, 0, 0, None), (1, 0, 0, None)]
@@ -191,6 +200,7 @@ def test_bf16_runs_the_step_under_autocast() -> None:
 
     def validation_step(model: Any, batch: Any) -> Any:
         seen.append(model(batch).dtype)
+        return 0
 
     evaluate(nn.Linear(2, 2), validation_step, [torch.ones(2, 2)], precision="bf16-mixed")
     assert seen == [torch.bfloat16]

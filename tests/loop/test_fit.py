@@ -264,7 +264,7 @@ def test_metrics_without_an_epoch_end_are_warned_of_once(model: Any, batches: An
     def step(model: Any, batch: Any) -> Any:
         return {"loss": mse(model, batch), "metrics": {"predictions": model(batch[0])}}
 
-    with pytest.warns(LoopWarning, match=r"^`predictions` in `metrics`: no scalars, and without") as caught:
+    with pytest.warns(LoopWarning, match=r"^`predictions` in `metrics`: dropped, since") as caught:
         train(model, step, batches, max_epochs=3)
     assert len(caught) == 1
 

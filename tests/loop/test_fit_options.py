@@ -93,7 +93,7 @@ def test_counts_are_positive_ints(name: str, value: Any) -> None:
         ({"optimizer": []}, "expected at least one optimizer, got none"),
         (
             {"optimizer": iter([SGD([nn.Parameter(torch.ones(1))], lr=0.1)])},
-            "expected several optimizers in a list or a dict, got list_iterator object",
+            "expected an optimizer, or several in a list or a dict, got list_iterator object",
         ),
         (
             {"optimizer": SGD([torch.ones(1)])},

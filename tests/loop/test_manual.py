@@ -174,6 +174,6 @@ def test_optimizers_whose_steps_cannot_be_counted_are_refused(model: Any) -> Non
 
 def test_optimizers_that_are_given_only_once_are_refused(model: Any) -> None:
     given: Any = iter([SGD(model.parameters(), lr=0.1)])
-    with pytest.raises(LoopError, match="expected several optimizers in a list or a dict, got list_iterator") as caught:
+    with pytest.raises(LoopError, match="expected an optimizer, or several in a list or a dict, got") as caught:
         ManualOptimization(model, lambda model, batch: None, given)
     assert caught.value.code == "option"

@@ -1,5 +1,7 @@
 """What trains nothing, or something else than was meant, is an error instead of a plausible history."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from strictstep.loop import AutomaticOptimization, LoopError, ManualOptimization, fit
 from strictstep.loop.early_stopping import require_known
 from strictstep.loop.errors import LoopWarning
+from strictstep.schema import validate_step
 
 
 @pytest.mark.parametrize("max_epochs", [1, None])
@@ -55,13 +58,19 @@ def test_a_tensor_is_no_window_of_batches() -> None:
 
 
 @pytest.mark.parametrize("monitor", ["valid_loss", "validation_loss"])
-def test_the_name_that_another_library_gives_a_validation_value_is_near(monitor: str) -> None:
+@pytest.mark.parametrize("names", [["loss", "val_loss"], ["loss"]])  # after the epoch; after its first step
+def test_the_name_that_another_library_gives_a_validation_value_is_near(monitor: str, names: list[str]) -> None:
     with pytest.raises(LoopError, match=r"help: write `val_loss`"):
-        require_known(monitor, "early_stopping", ["loss", "val_loss"])
+        require_known(monitor, "early_stopping", names)
+
+
+def test_a_name_that_is_cut_short_is_near() -> None:
+    with pytest.raises(LoopError, match=r"help: write `val_accuracy`"):
+        require_known("val_acc", "early_stopping", ["val_loss", "val_accuracy"])
 
 
 def test_a_validation_value_without_validation_gets_its_own_help() -> None:
-    with pytest.raises(LoopError, match=r"help: .*give `validation_step` and `validation_batches`"):
+    with pytest.raises(LoopError, match=r"help: .*what `validation_step` returns: give one, or look at"):
         require_known("val_accuracy", "early_stopping", ["loss", "accuracy"])
 
 
@@ -112,3 +121,72 @@ def test_a_weight_that_fails_in_manual_optimization_is_told_its_place() -> None:
     with pytest.raises(LoopError, match="expected a positive, finite number as weight") as caught:
         optimization.step(torch.ones(8, 4), epoch=1, batch_idx=2)
     assert caught.value.__notes__ == ["in training step `step`, epoch 1, batch 2"]
+
+
+def run(step: Any, optimizer: Any = None, **options: Any) -> Any:
+    model = nn.Linear(4, 1)
+    options = {"max_epochs": 1, "progress_bar": False, **options}
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return fit(model, step, [torch.ones(8, 4)], optimizer=optimizer, **options)
+
+
+def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).pow(2).mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("returns", ["model", "original"])
+def test_a_step_that_is_decorated_for_another_stage_is_refused_before_the_first_batch(returns: Any) -> None:
+    decorated = validate_step(returns=returns)(loss_of)
+    with pytest.raises(LoopError) as caught:
+        run(decorated, validation_step=decorated, validation_batches=[torch.ones(8, 4)])
+    assert str(caught.value) == (
+        "expected a step for the stage 'validation', got `loss_of`, decorated for 'training'  [option]\n"
+        "  help: pass it undecorated, or `loss_of.__wrapped__`: its returns are checked here, stage by stage"
+    )
+    parameter = nn.Parameter(torch.ones(1))
+    with pytest.raises(LoopError, match="expected a step for the stage 'manual', got `loss_of`, decorated for 'train"):
+        run(decorated, [torch.optim.SGD([parameter], lr=0.1)])
+
+
+def test_a_step_that_is_decorated_for_its_own_stage_is_used() -> None:
+    tested = validate_step(stage="test")(loss_of)
+    assert "val_loss" in run(loss_of, validation_step=tested, validation_batches=[torch.ones(8, 4)]).history[0]
+
+
+def test_a_step_that_steps_its_one_optimizer_itself_is_told_how_to_pass_it() -> None:
+    def step(model: Any, batch: Any, optimizers: Any) -> Any:
+        loss = loss_of(model, batch)
+        loss.backward()
+        return loss_of(model, batch)
+
+    with pytest.raises(LoopError, match=r"for manual optimization pass the optimizer in a list: `optimizer=\[opt"):
+        run(step)
+
+
+def test_an_optimizer_that_is_given_twice_is_refused() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(LoopError, match="expected each optimizer once, got one twice"):
+        run(loss_of, [optimizer, optimizer])
+
+
+def test_a_monitor_that_no_scheduler_watches_is_refused() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(LoopError, match="expected a scheduler that watches str 'loss', got none"):
+        run(loss_of, optimizer, scheduler=scheduler, scheduler_monitor="loss")
+
+
+def test_schedulers_may_be_given_by_name() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    fit(
+        model,
+        loss_of,
+        [torch.ones(8, 4)],
+        optimizer=optimizer,
+        max_epochs=1,
+        scheduler={"all": scheduler},
+        progress_bar=False,
+    )
+    assert optimizer.param_groups[0]["lr"] == 0.05

@@ -250,7 +250,8 @@ def test_wrong_arguments_exit_with_2(capsys: Captured, arguments: list[str], lin
 FINDINGS: list[tuple[str, str]] = [
     ("", "1: expected a JSON object, got an empty line"),
     ("{'loss': 1}", "1: expected JSON, got a corrupt line: key must be a string at column 2"),
-    ('{"loss": NaN}', "1: expected JSON, got a corrupt line: expected value at column 10"),
+    ('{"loss": NaN}', '1: expected JSON, got a bare NaN: write `{"$float": "nan"}`, or "inf", "-inf"'),
+    ('{"loss": [1, -Infinity]}', '1: expected JSON, got a bare -Infinity: write `{"$float": "nan"}`, or "inf", "-inf"'),
     ('{"loss": 1, ', "1: expected JSON, got a corrupt line: EOF while parsing a value at column 12"),
     ("[1, 2]", "1: expected a JSON object, got list[int, int]"),
     ('"text"', "1: expected a JSON object, got str 'text'"),

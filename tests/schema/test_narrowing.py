@@ -195,6 +195,7 @@ BY_VALUE: dict[str, Any] = {
     "annotated-types": Annotated[Scalar, annotated_types.Gt(0)],
     "str": str,
     "required float": Required[float],
+    "a reduction without `Reduce`": Annotated[Scalar, "sum"],
 }
 
 
@@ -202,7 +203,7 @@ BY_VALUE: dict[str, Any] = {
 @pytest.mark.parametrize("field", ["log", "progress_bar"])
 def test_annotations_by_value_are_refused_at_the_definition(name: str, field: str) -> None:
     typed_dict: Any = make_typed_dict(BY_VALUE[name])
-    with pytest.raises(TypeError, match=rf"^Team: expected `Scalar` for `{field}.x`, got .*\n  help: annotate with `S"):
+    with pytest.raises(TypeError, match=rf"^Team: expected `Scalar` for `{field}.x`, got .*\n  help: write `Scalar`"):
         type("Team", (TrainingOutput,), {"__annotations__": {field: typed_dict}})
 
 

@@ -10,7 +10,15 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from strictstep.schema import EvaluationOutput, Scalar, StepOutput, StepOutputError, TrainingOutput, coerce
+from strictstep.schema import (
+    EvaluationOutput,
+    Scalar,
+    SkippedStep,
+    StepOutput,
+    StepOutputError,
+    TrainingOutput,
+    coerce,
+)
 
 
 def a_loss() -> Tensor:
@@ -129,3 +137,15 @@ def test_an_annotation_that_is_defined_later_narrows_as_any_other() -> None:
         coerce(a_loss(), schema=Early)
     with pytest.raises(TypeError, match=r"^EarlyAndWrong: expected `Scalar` for `log.acc`"):
         coerce(a_loss(), schema=EarlyAndWrong)
+
+
+@pytest.mark.parametrize(
+    ("model", "placed", "field"), [(SkippedStep, ("no boxes",), "reason"), (TrainingOutput, (1,), "loss")]
+)
+def test_fields_by_place_are_refused(model: Any, placed: Any, field: str) -> None:
+    name = model.__name__
+    with pytest.raises(TypeError) as caught:
+        model(*placed)
+    assert str(caught.value) == (
+        f"expected the fields of `{name}` by name, got 1 by place\n  help: write `{name}({field}=...)`"
+    )

@@ -296,18 +296,20 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a schema that is no output": (
         {"schema": dict},
         TypeError,
-        "expected a subclass of `TrainingOutput` as `schema`, got class 'dict'",
+        "expected a subclass of `TrainingOutput` as `schema`, got class 'dict'\n"
+        "  help: derive it: `class MyOutput(TrainingOutput[MyLog]): ...`",
     ),
     "a schema that is no class": (
         {"schema": {"loss": Tensor}},
         TypeError,
-        "expected a subclass of `TrainingOutput` as `schema`, got dict of length 1",
+        "expected a subclass of `TrainingOutput` as `schema`, got dict of length 1\n"
+        "  help: derive it: `class MyOutput(TrainingOutput[MyLog]): ...`",
     ),
     "a schema of another stage": (
         {"schema": EvaluationOutput},
         ValueError,
         "expected a subclass of `TrainingOutput` for the stage 'training', got `EvaluationOutput`\n"
-        "  help: pass `stage='validation'`",
+        "  help: pass `stage='validation'`, or derive it from `TrainingOutput`",
     ),
     "a schema of no stage": (
         {"schema": StepOutput},
