@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from strictstep.loop.early_stopping import Mode, check_monitor
 from strictstep.loop.errors import LoopError
@@ -28,7 +29,8 @@ class Checkpoint:
     and on Ctrl-C. With torchmetrics objects, or other `metrics` that an `epoch_end` function waits for, at the end of
     an epoch only: they cannot be brought back in the middle.
 
-    The weights of one: `model.load_state_dict(torch.load("runs/digits/best.pt")["model"])`.
+    An epoch that `max_steps` cuts short counts for `best.pt` as far as it went. The weights of a checkpoint:
+    `model.load_state_dict(torch.load("runs/digits/best.pt")["model"])`.
 
     Args:
         folder: where the files go; it is made if it is missing.
@@ -114,10 +116,11 @@ def require_loadable(path: Path) -> None:
         raise LoopError("checkpoint_unsavable", message, help) from error
 
 
-def fingerprint(model: nn.Module) -> dict[str, list[int]]:
-    """The names and shapes of a model's state, by which another model is told apart."""
+def fingerprint(model: nn.Module) -> dict[str, list[int] | None]:
+    """The names and shapes of a model's state, by which another model is told apart; `None` for a lazy one."""
     state: Mapping[str, Any] = model.state_dict()
-    return {name: list(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: None if is_lazy(value) else list(value.shape) for name, value in tensors.items()}
 
 
 def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -126,7 +129,7 @@ def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         LoopError: with the code `checkpoint_differs`, naming each difference.
     """
-    different = [name for name in now if made_for.get(name) != now[name]]
+    different = [name for name in now if not _agree(made_for.get(name), now[name])]
     if not different:
         return
     texts = [_difference(name, made_for.get(name), now[name]) for name in different]
@@ -134,10 +137,21 @@ def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     raise LoopError("checkpoint_differs", message, "resume with what it was made with, or start anew without `resume`")
 
 
+def _agree(then: Any, now: Any) -> bool:
+    if not (isinstance(then, dict) and isinstance(now, dict)):
+        return bool(then == now)
+    return then.keys() == now.keys() and all(_fits(then[name], now[name], True) for name in now)
+
+
+def _fits(then: Any, now: Any, is_there: bool) -> bool:
+    """Whether an entry is the same; a lazy one takes any shape."""
+    return bool(then == now) or (now is None and is_there and then is not None)
+
+
 def _difference(name: str, then: Any, now: Any) -> str:
     if not (isinstance(then, dict) and isinstance(now, dict)):
         return f"`{name}` was {then!r}, is {now!r}"
-    changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    changed = [key for key in {**then, **now} if not _fits(then.get(key), now.get(key), key in now)]
     shapes = [f"{key} {then.get(key, 'missing')} -> {now.get(key, 'missing')}" for key in changed[:SHOWN]]
     return f"`{name}` differs in {names_text(shapes)}" + (" and more" if len(changed) > SHOWN else "")
 

@@ -1,12 +1,13 @@
 """Truncated backpropagation through time: a batch of sequences in chunks along time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from strictstep.loop.device import tensors_in, walked
 from strictstep.loop.errors import LoopError
+from strictstep.schema.describe import describe
 
 
 def chunks(batch: Any, steps: int, dim: int) -> Iterator[Any]:
@@ -18,7 +19,8 @@ def chunks(batch: Any, steps: int, dim: int) -> Iterator[Any]:
         dim: the dimension of time.
 
     Raises:
-        LoopError: `tbptt_dimension`, if no tensor has the dimension, or if they disagree on its size.
+        LoopError: `tbptt_dimension`, if no tensor has the dimension, if they disagree on its size, or if one is in a
+            container that cannot be cut (a TensorDict, a `PackedSequence`).
 
     Example:
         >>> import torch
@@ -26,9 +28,14 @@ def chunks(batch: Any, steps: int, dim: int) -> Iterator[Any]:
         >>> [(list(chunk["text"].shape), list(chunk["label"].shape)) for chunk in chunks(batch, 6, 1)]
         [([8, 6], [8]), ([8, 4], [8])]
     """
-    length = _length(batch, dim)
+    tensors = [tensor for tensor in tensors_in(batch) if tensor.dim() > dim]
+    length = _length(tensors, dim)
     for start in range(0, length, steps):
-        yield walked(batch, _Cut(dim, start, min(steps, length - start)))
+        cut = _Cut(dim, start, min(steps, length - start))
+        chunk = walked(batch, cut)
+        if cut.tensors < len(tensors):
+            raise _uncut(batch)
+        yield chunk
 
 
 class _Cut:
@@ -36,14 +43,22 @@ class _Cut:
 
     def __init__(self, dim: int, start: int, length: int) -> None:
         self._span = dim, start, length
+        self.tensors = 0
 
     def __call__(self, leaf: Any) -> Any:
-        is_cut = issubclass(type(leaf), Tensor) and leaf.dim() > self._span[0]
-        return leaf.narrow(*self._span) if is_cut else leaf
+        if not issubclass(type(leaf), Tensor) or leaf.dim() <= self._span[0]:
+            return leaf
+        self.tensors += 1
+        return leaf.narrow(*self._span)
 
 
-def _length(batch: Any, dim: int) -> int:
-    sizes = {tensor.shape[dim] for tensor in tensors_in(batch) if tensor.dim() > dim}
+def _uncut(batch: Any) -> LoopError:
+    message = f"expected tensors in dicts, lists and tuples, to cut them in chunks of time, got {describe(batch)}"
+    return LoopError("tbptt_dimension", message, "give a plain dict of its tensors, in the loader's `collate_fn`")
+
+
+def _length(tensors: Sequence[Tensor], dim: int) -> int:
+    sizes = {tensor.shape[dim] for tensor in tensors}
     if len(sizes) == 1 and 0 not in sizes:
         return sizes.pop()
     got = f"sizes {', '.join(map(str, sorted(sizes)))}" if sizes else "no tensor that has it"

@@ -32,7 +32,7 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         return walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.
     non_blocking = device.type != "cpu"
-    return walked(batch, lambda leaf: _to(leaf, device, non_blocking))
+    return walked(batch, lambda leaf: _to(leaf, device, non_blocking), opens_movable=False)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -57,8 +57,11 @@ def versions(batch: Any) -> list[int]:
     return [tensor._version for tensor in tensors_in(batch) if not tensor.is_inference()]
 
 
-def walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def walked(value: Any, leaf: Callable[[Any], Any], opens_movable: bool = True) -> Any:
     """The same lists, tuples and dicts, made anew, with `leaf(x)` for everything else.
+
+    A dict that has a `to` method (a `BatchEncoding`) is such a dict too, but a leaf without `opens_movable`; a tuple
+    that has one (a `PackedSequence`) is always a leaf.
 
     Example:
         >>> walked({"x": [1, 2]}, lambda leaf: leaf + 1)
@@ -68,23 +71,23 @@ def walked(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if kind is Tensor:
         return leaf(value)
     if kind is tuple:
-        return tuple([walked(child, leaf) for child in value])
+        return tuple([walked(child, leaf, opens_movable) for child in value])
     if kind is list:
-        return [walked(child, leaf) for child in value]
+        return [walked(child, leaf, opens_movable) for child in value]
     if kind in _DICTS:
-        return kind((key, walked(child, leaf)) for key, child in value.items())
-    if issubclass(kind, (dict, UserDict)) and not hasattr(kind, "to"):
-        return _like(value, leaf)
+        return kind((key, walked(child, leaf, opens_movable)) for key, child in value.items())
+    if issubclass(kind, (dict, UserDict)) and (opens_movable or not hasattr(kind, "to")):
+        return _like(value, leaf, opens_movable)
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "to"):
-        return kind._make(walked(child, leaf) for child in value)
+        return kind._make(walked(child, leaf, opens_movable) for child in value)
     return leaf(value)
 
 
-def _like(mapping: Any, leaf: Callable[[Any], Any]) -> Any:
+def _like(mapping: Any, leaf: Callable[[Any], Any], opens_movable: bool) -> Any:
     """A mapping of its own kind: a `defaultdict` keeps its factory."""
     fresh = copy.copy(mapping)
     for key in mapping:
-        fresh[key] = walked(mapping[key], leaf)
+        fresh[key] = walked(mapping[key], leaf, opens_movable)
     return fresh
 
 

@@ -67,10 +67,18 @@ class Best:
 
     def improves(self, value: float) -> bool:
         """Take in a value; tell whether it is the best so far."""
-        if value != value or (self.value is not None and self._sign * (value - self.value) <= self._min_delta):
+        if value != value or (self.value is not None and not self._is_better(value, self.value)):
             return False
         self.value = value
         return True
+
+    def _is_better(self, value: float, best: float) -> bool:
+        if value == best:  # an infinity is no better than itself
+            return False
+        try:
+            return self._sign * (value - best) > self._min_delta
+        except OverflowError:  # of an int that no float can hold
+            return (value > best) is (self._sign > 0)
 
 
 class Patience:

@@ -47,7 +47,7 @@ class EpochValues:
     ) -> None:
         """Start empty."""
         self.kept = KeptMetrics(epoch_end, stage)
-        self._ops = ops
+        self._ops: Ops = ops
         self._read_every = read_every
         self._on_step = on_step
         self._aggregate = Aggregate()
@@ -69,13 +69,16 @@ class EpochValues:
             outputs: one for each micro-batch.
             weights: their weights.
             step: the number of the optimizer step, if one was taken and the loggers shall know of it.
-            extra: values of the step itself, such as the learning rate.
+            extra: values of the step itself, such as the learning rate; reduced by the last.
         """
         waits = bool(self._waiting)
         rows: list[Row] = []
         for output, weight in zip(outputs, weights, strict=True):
             numbers = self._named(output)
             if extra:
+                if not extra.keys() <= self._ops.keys():
+                    self._ops = {**dict.fromkeys(extra, "last"), **self._ops}
+                    self._ops_by_model.clear()
                 numbers = {**numbers, **{name: value for name, value in extra.items() if name not in numbers}}
             for name, value in numbers.items():
                 if isinstance(value, Tensor):

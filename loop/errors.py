@@ -12,6 +12,7 @@ What a step returned wrongly is a `StepOutputError` of `strictstep.schema`, in t
 from typing import Literal
 
 LoopCode = Literal[
+    "all_non_finite",
     "all_returned_none",
     "checkpoint_differs",
     "checkpoint_missing",
@@ -19,6 +20,7 @@ LoopCode = Literal[
     "checkpoint_unsavable",
     "closure_not_called",
     "closure_taken",
+    "epoch_end_return",
     "fp16_needs_one_evaluation",
     "fp16_with_manual",
     "grad_norm_non_finite",

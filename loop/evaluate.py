@@ -137,7 +137,7 @@ class Evaluation:
         """
         values = self._values.restarted()
         loader.start(epoch)
-        with evaluating(self._model):
+        with values.kept, evaluating(self._model):
             while (batch := loader.fetch()) is not loader.END:
                 output, weight = self._checked(batch, epoch, loader.batches - 1, global_step)
                 values.add((output,), (weight,))
@@ -147,7 +147,7 @@ class Evaluation:
                 if after_batch is not None:
                     after_batch(values)
                 del output
-        found = values.close(epoch)
+            found = values.close(epoch)
         if not found and self._takes_all:
             batches = "1 batch" if loader.batches == 1 else f"{loader.batches} batches"
             message = f"`{self._step.name}` gave no value in {batches}: was a `return` forgotten?"
@@ -197,5 +197,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        model.train(modes[0][1])
+        for module, mode in modes:  # by `train`, which a module may override: LoRA layers merge their weights there
+            if module.training is not mode:
+                module.train(mode)
+                module.training = mode

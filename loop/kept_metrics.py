@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from strictstep.loop.calls import called
-from strictstep.loop.errors import LoopWarning
+from strictstep.loop.errors import LoopError, LoopWarning
 from strictstep.loop.host_values import host_values
 from strictstep.schema.coerce import coerce
-from strictstep.schema.describe import names_text
+from strictstep.schema.describe import describe, names_text
 from strictstep.schema.errors import Stage
 from strictstep.schema.scalars import REAL, host_number
 
@@ -59,6 +59,13 @@ class KeptMetrics:
         """Whether anything is kept that only the end of the pass will use up."""
         return bool(self._outputs or self._objects)
 
+    def __enter__(self) -> None:
+        """Begin a pass."""
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of what a pass that failed has left: a metric may go on to another."""
+        self.clear()
+
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Take in those of one micro-batch that are no scalars."""
         for name, value in metrics.items():
@@ -94,7 +101,14 @@ class KeptMetrics:
         asked = inspect.signature(self._epoch_end).parameters
         named = {name: value for name, value in known.items() if name in asked}
         returned = called("epoch_end function", f"epoch {epoch}", self._epoch_end, outputs, **named)
-        return coerce({"log": returned or {}}, stage="validation", step=self._epoch_end, epoch=epoch).log
+        if returned is None:
+            return {}
+        if not isinstance(returned, Mapping):
+            message = (
+                f"expected names and scalars from the epoch_end function at epoch {epoch}, got {describe(returned)}"
+            )
+            raise LoopError("epoch_end_return", message, 'return a dict, `{"accuracy": accuracy}`, or nothing')
+        return coerce({"log": returned}, stage="validation", step=self._epoch_end, epoch=epoch).log
 
     def _warn_of_dropped(self, names: set[str]) -> None:
         new = sorted(names - self._dropped)

@@ -27,6 +27,7 @@ class JSONLLogger:
         path: the file, such as `run.jsonl`; missing folders are made.
 
     Raises:
+        LoopError: with the code `option`, for a folder.
         ValidationError: (pydantic's) for a value that is no number.
 
     Example:
@@ -42,6 +43,9 @@ class JSONLLogger:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Keep the path; the file is opened for the first line."""
         self.path = Path(path)
+        if self.path.is_dir():
+            message = f"expected a file for `JSONLLogger`, got the folder `{self.path}`"
+            raise LoopError("option", message, "name a file in it: `run.jsonl`")
         self._file: BinaryIO | None = None
         self._position = 0
         self._epoch = self._step = 0

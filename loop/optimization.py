@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from strictstep.loop.checked_step import CheckedStep, call_for, device_of, device_type_of, refuse_no_model
 from strictstep.loop.engine import Engine, SingleProcess
+from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import FiniteWatch, OnNonFinite
 from strictstep.loop.precision import Precision, PrecisionName
 from strictstep.loop.snapshot import Snapshots
@@ -16,6 +17,7 @@ from strictstep.loop.step import Step
 from strictstep.loop.weights import Weight, Weights
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
+from strictstep.schema.describe import names_text
 
 
 class Optimization:
@@ -80,7 +82,14 @@ class Optimization:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the state of a checkpoint."""
+        """Go on from the state of a checkpoint.
+
+        Raises:
+            LoopError: with the code `checkpoint_differs`, for a state that `state_dict` did not make.
+        """
+        if missing := self.state_dict().keys() - state.keys():
+            message = f"expected a state that `state_dict` made, got one without {names_text(sorted(missing))}"
+            raise LoopError("checkpoint_differs", message, "keep what `state_dict()` returned as it is")
         self.global_step, self.batches_seen = state["global_step"], state["batches_seen"]
         self._weights.by_examples = state["weight_by_examples"]
         if self.scaler is not None and state["scaler"] is not None:

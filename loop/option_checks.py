@@ -17,7 +17,7 @@ from strictstep.loop.finite import FiniteWatch
 from strictstep.loop.loader import length_of
 from strictstep.loop.options import Options, is_steps_and_dim
 from strictstep.loop.precision import Precision
-from strictstep.loop.schedule import Interval, wants_value
+from strictstep.loop.schedule import Interval, count_wanted, wants_value
 from strictstep.loop.setup import positive_norm
 from strictstep.loop.step import Step
 from strictstep.loop.weights import Weights
@@ -69,8 +69,8 @@ def _counts(o: Options) -> Iterator[Found]:
             yield f"expected a positive int as `{name}`, got {describe(value)}", "count from 1"
     if o.max_epochs is None and o.max_steps is None:
         yield "expected an end of training, got None as `max_epochs` and as `max_steps`", "give one of them"
-    if o.seed is not None and (type(o.seed) is not int or o.seed < 0):
-        yield f"expected an int of at least 0 as `seed`, got {describe(o.seed)}", "or leave it out"
+    if o.seed is not None and (type(o.seed) is not int or not 0 <= o.seed < 1 << 64):
+        yield f"expected an int from 0 to 2**64 - 1 as `seed`, got {describe(o.seed)}", "or leave it out"
 
 
 def _bools(o: Options) -> Iterator[Found]:
@@ -160,6 +160,15 @@ def _sequences(o: Options) -> Iterator[Found]:
         option = "tbptt" if pair is not None else "carry_hiddens"
         message = f"expected `gradient_accumulation_steps` of 1 with `{option}`, got {o.gradient_accumulation_steps}"
         yield message, "a chunk is a micro-batch, and the next one needs its hiddens"
+    if o.carry_hiddens is True and isinstance(o.model, nn.Module) and not _names_hiddens(o):
+        yield "expected a step that names `hiddens`, to carry them, got one that does not", "add `hiddens` to it"
+
+
+def _names_hiddens(o: Options) -> bool:
+    try:
+        return "hiddens" in Step(o.model, o.training_step).names
+    except LoopError:
+        return True  # said where the step is checked
 
 
 def _schedulers(o: Options) -> Iterator[Found]:
@@ -174,6 +183,9 @@ def _schedulers(o: Options) -> Iterator[Found]:
         if isinstance(scheduler, type) or not all(callable(getattr(scheduler, name, None)) for name in methods):
             help = "pass an instance, for example `StepLR(optimizer, step_size=10)`"
             yield f"expected a learning-rate scheduler, got {describe(scheduler)}", help
+        elif (count := count_wanted(scheduler)) is not None:
+            help = "wrap it in an object whose `step()` counts, and hands on the rest"
+            yield f"expected a scheduler with a `step()`, got {describe(scheduler)}, which asks for `{count}`", help
         elif wants_value(scheduler):
             yield from _by_value(o, type(scheduler).__name__)
         scheduled = getattr(scheduler, "optimizer", None)
@@ -183,11 +195,14 @@ def _schedulers(o: Options) -> Iterator[Found]:
 
 
 def _watches(scheduler: Any) -> bool:
-    return callable(getattr(type(scheduler), "step", None)) and wants_value(scheduler)
+    return not isinstance(scheduler, type) and callable(getattr(scheduler, "step", None)) and wants_value(scheduler)
 
 
 def _is_given(o: Options, scheduled: Optimizer) -> bool:
-    return isinstance(o.optimizer, Iterator) or any(scheduled is one for one in o.optimizers)
+    groups = scheduled.param_groups  # which a wrapper shares with the optimizer that it wraps
+    return isinstance(o.optimizer, Iterator) or any(
+        scheduled is one or getattr(one, "param_groups", None) is groups for one in o.optimizers
+    )
 
 
 def _by_value(o: Options, name: str) -> Iterator[Found]:
@@ -216,6 +231,37 @@ def _endings(o: Options) -> Iterator[Found]:
         yield "expected `checkpoint` with `resume=True`, got None", "name its folder, or give `resume` the file"
 
 
+def _saved(o: Options) -> Iterator[Found]:
+    """Whether a checkpoint can be written, and holds all that is trained."""
+    if o.checkpoint is None or not isinstance(o.model, nn.Module) or isinstance(o.optimizer, Iterator):
+        return
+    folder = getattr(o.checkpoint, "folder", o.checkpoint)
+    if isinstance(folder, (str, os.PathLike)) and os.path.exists(folder) and not os.path.isdir(folder):
+        yield f"expected a folder as `checkpoint`, got the file `{os.fspath(folder)!s}`", "name another folder"
+    own = {id(parameter) for parameter in o.model.parameters()}
+    for optimizer in o.optimizers:
+        name = type(optimizer).__name__
+        if not all(callable(getattr(optimizer, method, None)) for method in ("state_dict", "load_state_dict")):
+            help = "hand on those of the optimizer that it wraps"
+            yield f"expected `state_dict` and `load_state_dict` of `{name}`, to write checkpoints, got none", help
+        groups: Any = getattr(optimizer, "param_groups", ())
+        if foreign := sum(id(parameter) not in own for group in groups for parameter in group["params"]):
+            message = f"expected `{name}` to train parameters of the model alone, since a checkpoint holds the model, "
+            help = "make them the model's: `model.scale = scale`, or `nn.ModuleDict({'g': g, 'd': d})` as the model"
+            yield f"{message}got {foreign} of elsewhere", help
+
+
+def _validated(o: Options) -> Iterator[Found]:
+    """Whether validation comes before the end, where something waits for its values."""
+    if o.max_steps is not None or not 0 < _int(o.max_epochs) < _int(o.validate_every):
+        return
+    watching = (getattr(o.early_stopping, "monitor", None), getattr(o.checkpoint, "monitor", None), o.scheduler_monitor)
+    for name in watching:
+        if isinstance(name, str) and name.startswith("val_"):
+            message = f"expected a validation within {o.max_epochs} epochs, since `{name}` is watched, got none: "
+            yield f"{message}`validate_every` is {o.validate_every}", "validate more often"
+
+
 def _placed(o: Options) -> Iterator[Found]:
     """Whether the model is where its batches go."""
     if o.device is None or not isinstance(o.model, nn.Module):
@@ -234,7 +280,7 @@ def _placed(o: Options) -> Iterator[Found]:
 
 _CHECKS = (
     *(_counts, _bools, _functions, _steps, _batches, _policies),
-    *(_manual, _sequences, _schedulers, _endings, _placed),
+    *(_manual, _sequences, _schedulers, _endings, _saved, _validated, _placed),
 )
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ class ProgressBar:
         self._log_every = log_every
         stderr = sys.stderr  # `None` in a process without a console
         self._is_shown = enabled and stderr is not None and _is_first_rank()
-        self._bar = _Bar.of(self._name, total) if self._is_shown and stderr is not None and stderr.isatty() else None
+        self._bar = (
+            _Bar.of(self._name, total) if self._is_shown and stderr is not None and _is_terminal(stderr) else None
+        )
         self._seconds = LINE_SECONDS if self._bar is None else BAR_SECONDS
         self._steps = self._shown_steps = 0
         self._started = self._shown_at = time.monotonic()
@@ -157,7 +160,18 @@ def _name(epoch: int | None, max_epochs: int | None) -> str:
 
 
 def _write_line(*parts: str) -> None:
-    print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+    text = "  ".join(part for part in parts if part)
+    # A line that cannot be shown ends no training: stderr may be closed, or a stand-in that only has `write`.
+    with suppress(AttributeError, OSError, ValueError):
+        print(text, file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def _is_first_rank() -> bool:

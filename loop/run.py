@@ -46,10 +46,13 @@ class Run:
 
     def __call__(self) -> FitResult:
         """Train until something ends it."""
-        with self._interrupt:
-            self._begin()
-            while (stopped := self._ended()) is None:
-                self._run_epoch()
+        try:
+            with self._interrupt:
+                self._begin()
+                while (stopped := self._ended()) is None:
+                    self._run_epoch()
+        finally:
+            self._training.values.kept.clear()  # of an epoch that was left, whose metrics another run may use
         return FitResult(self._saved.history, self._global_step, stopped)
 
     def _begin(self) -> None:
@@ -192,11 +195,11 @@ def _training(options: Options, schedule: Schedule, ops: Ops, book: LogBook) -> 
     windows = (
         Windows(loader, options.gradient_accumulation_steps)
         if options.tbptt is None
-        else ChunkWindows(loader, *options.tbptt)
+        else ChunkWindows(loader, *options.tbptt, is_saved=options.rule is not None)
     )
     stage: Stage = "manual" if options.is_manual else "training"
     on_step = book.step if options.listed_loggers else None
-    values = EpochValues(stage, {**schedule.ops(), **ops}, options.epoch_end, options.log_every, on_step)
+    values = EpochValues(stage, ops, options.epoch_end, options.log_every, on_step)
     keeps_hiddens = options.tbptt is not None or options.carry_hiddens
     return TrainingPass(options.optimization(), windows, values, schedule, keeps_hiddens, options.carry_hiddens)
 

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from strictstep.loop.calls import called
-from strictstep.schema.fields import ReduceOp
 
 Interval = Literal["step", "epoch"]
+
+_COUNTS = frozenset({"epoch", "t", "step", "num_updates", "num_steps", "iteration", "global_step", "current_step"})
 
 
 class Schedule:
@@ -47,10 +49,6 @@ class Schedule:
         rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         return {"lr" if len(rates) == 1 else f"lr_{index}": rate for index, rate in enumerate(rates)}
 
-    def ops(self) -> dict[str, ReduceOp]:
-        """How the rates are reduced over an epoch: by the last."""
-        return dict.fromkeys(self.rates(), "last")
-
     def after_step(self, place: str) -> None:
         """Go on after an optimizer step."""
         if self._interval == "step":
@@ -79,5 +77,15 @@ class Schedule:
 
 def wants_value(scheduler: Any) -> bool:
     """Whether a scheduler's `step` cannot do without a value, as that of `ReduceLROnPlateau`."""
-    parameters = list(inspect.signature(type(scheduler).step).parameters.values())[1:]
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return isinstance(scheduler, ReduceLROnPlateau) or bool(_required(scheduler))
+
+
+def count_wanted(scheduler: Any) -> str | None:
+    """The name of a count (`epoch`) that a scheduler's `step` cannot do without, as those of timm."""
+    return next((name for name in _required(scheduler) if name in _COUNTS), None)
+
+
+def _required(scheduler: Any) -> list[str]:
+    parameters = inspect.signature(scheduler.step).parameters.values()
+    placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind in placed]

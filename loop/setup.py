@@ -1,6 +1,7 @@
 """What stays the same from window to window, put together and checked once."""
 
 import math
+import sys
 from typing import Any
 
 from torch import nn
@@ -63,7 +64,7 @@ def positive_norm(value: Any) -> float:
     Raises:
         LoopError: with the code `option`, for anything else.
     """
-    if type(value) in (int, float) and not math.isnan(value) and value > 0:
-        return float(value)
+    if type(value) in (int, float) and value > 0:
+        return float(value) if value < sys.float_info.max else math.inf
     help = "infinity measures the norm without clipping; `None` does neither"
     raise LoopError("option", f"expected a positive number as `max_grad_norm`, got {describe(value)}", help)

@@ -17,7 +17,8 @@ class Snapshots:
     """Makes records of outputs that keep their values when the optimizer steps.
 
     A logged parameter (a temperature, a loss weight) shares its storage with the parameter: without a copy the
-    record would show the value after the step, and a logged buffer that of a later evaluation.
+    record would show the value after the step, and a logged buffer that of a later evaluation. A scalar that has been
+    changed in place (`seen += len(batch)`) may be changed so again.
     """
 
     __slots__ = ("_at", "_ends", "_model", "_optimizers", "_probe", "_starts")
@@ -32,7 +33,7 @@ class Snapshots:
         self._ends: list[int] = [0]
 
     def record(self, output: AnyOutput, loss: Tensor | None, is_users: bool) -> AnyOutput:
-        """The output with a detached loss, and with copies of those values that share a storage with the model.
+        """The output with a detached loss, and with copies of those values that may change later.
 
         Args:
             output: the checked output.
@@ -49,14 +50,22 @@ class Snapshots:
             at = loss.data_ptr()
             fields["loss"] = loss if at >= ends[bisect_right(starts, at)] else loss.clone()
         for name in _FIELDS:
-            if not fields[name]:
-                continue
-            for value in fields[name].values():
-                # Written out, not called: it is asked of every logged value of every step.
-                if isinstance(value, Tensor) and (at := value.data_ptr()) < ends[bisect_right(starts, at)]:
-                    fields[name] = {key: _still(each) for key, each in fields[name].items()}
-                    break
+            values = fields[name]
+            if values and self._may_change(values):
+                fields[name] = {key: _still(value) for key, value in values.items()}
         return record
+
+    def _may_change(self, values: dict[str, Any]) -> bool:
+        starts, ends = self._starts, self._ends
+        try:
+            for value in values.values():
+                if isinstance(value, Tensor) and (
+                    (at := value.data_ptr()) < ends[bisect_right(starts, at)] or (value._version and value.dim() == 0)
+                ):
+                    return True
+        except RuntimeError:  # a tensor of inference mode counts no changes
+            return True
+        return False
 
     def _look(self, probe: Tensor) -> None:
         """See where the storages are: at first, and when the model has been moved."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from strictstep.loop.chunks import chunks
 from strictstep.loop.loader import Loader
+from strictstep.loop.random_state import random_state, set_random_state
 
 
 class Windows:
@@ -51,7 +52,7 @@ class Windows:
         """How far the epoch is, for a checkpoint."""
         loader = self.loader
         state = loader.source.state_dict() if loader.is_stateful else None
-        return {"batches": self._done, "chunks": 0, "loader": state}
+        return {"batches": self._done, "chunks": 0, "random": None, "loader": state}
 
     @property
     def can_resume_here(self) -> bool:
@@ -72,11 +73,15 @@ class ChunkWindows(Windows):
         loader: where the batches come from.
         steps: time steps of a chunk.
         dim: the dimension of time.
+        is_saved: whether checkpoints are written: then the random state before each batch is kept, since a batch that
+            is half done is fetched again, and may be drawn.
     """
 
-    def __init__(self, loader: Loader, steps: int, dim: int) -> None:
+    def __init__(self, loader: Loader, steps: int, dim: int, is_saved: bool = False) -> None:
         """Keep how to cut."""
         super().__init__(loader)
+        self._is_saved = is_saved
+        self._random: dict[str, Any] | None = None
         self._steps = steps
         self._dim = dim
         self._left: list[Any] = []
@@ -86,6 +91,8 @@ class ChunkWindows(Windows):
         """Begin an epoch, or go on in the middle of it, and of a batch."""
         self._left = []
         super().start(epoch, position)
+        if position and position["random"] is not None:
+            set_random_state(position["random"], self.loader.generators())
         for _ in range(position["chunks"] if position else 0):
             self.next()
 
@@ -102,7 +109,7 @@ class ChunkWindows(Windows):
         position = super().position()
         if not self._left:
             return position
-        return {**position, "batches": self.loader.batches - 1, "chunks": self._taken}
+        return {**position, "batches": self.loader.batches - 1, "chunks": self._taken, "random": self._random}
 
     @property
     def can_resume_here(self) -> bool:
@@ -112,6 +119,7 @@ class ChunkWindows(Windows):
     def _fetched(self) -> bool:
         """Fetch a batch and cut it; false at the end of the epoch."""
         self.first, self._taken = self.loader.batches, 0
+        self._random = random_state(self.loader.generators()) if self._is_saved else None
         batch = self.loader.fetch()
         if batch is self.loader.END:
             return False

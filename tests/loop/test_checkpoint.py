@@ -16,7 +16,15 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from strictstep.loop import Checkpoint, EarlyStopping, JSONLLogger, LoopError, fit, saved_run
+from strictstep.loop import (
+    AutomaticOptimization,
+    Checkpoint,
+    EarlyStopping,
+    JSONLLogger,
+    LoopError,
+    fit,
+    saved_run,
+)
 from strictstep.loop.checkpoint import write
 from strictstep.loop.errors import LoopWarning
 from strictstep.loop.optimization import Optimization
@@ -517,3 +525,45 @@ def test_a_run_that_was_logged_is_not_resumed_without_its_logger(tmp_path: Path)
 
 def step_of_linear(model: Any, batch: Any) -> Any:
     return model(batch).pow(2).mean()
+
+
+def test_a_model_of_lazy_modules_is_resumed(tmp_path: Path) -> None:
+    def run(epochs: int, width: int = 3) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyLinear(width), nn.Linear(width, 1))
+        options: dict[str, Any] = {"checkpoint": tmp_path, "resume": True, "progress_bar": False}
+        optimizer = SGD(model.parameters(), lr=0.1)
+        step = lambda model, batch: model(batch).pow(2).mean()  # noqa: E731
+        return fit(model, step, [torch.ones(8, 4)], optimizer=optimizer, max_epochs=epochs, **options).history
+
+    assert len(run(1)) == 1
+    assert len(run(2)) == 2
+    with pytest.raises(LoopError, match=r"`model` differs in `1\.weight \[1, 3\] -> \[1, 5\]`  ") as caught:
+        run(3, width=5)
+    assert caught.value.code == "checkpoint_differs"
+
+
+def test_a_checkpoint_is_refused_where_it_would_not_hold_all_that_is_trained(tmp_path: Path) -> None:
+    model, scale = nn.Linear(4, 1), nn.Parameter(torch.ones(1))
+    optimizer = SGD([*model.parameters(), scale], lr=0.1)
+    step = lambda model, batch: (scale * model(batch)).pow(2).mean()  # noqa: E731
+    options: dict[str, Any] = {"optimizer": optimizer, "max_epochs": 1, "progress_bar": False}
+    with pytest.raises(
+        LoopError, match=r"expected `SGD` to train parameters of the model alone, .* got 1 of elsewhere"
+    ):
+        fit(model, step, [torch.ones(8, 4)], checkpoint=tmp_path, **options)
+    assert fit(model, step, [torch.ones(8, 4)], **options).global_step == 1
+
+
+def test_a_checkpoint_folder_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LoopError, match="expected a folder as `checkpoint`, got the file"):
+        Run(tmp_path)(checkpoint=tmp_path / "file")
+
+
+def test_a_state_without_its_parts_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    optimization = AutomaticOptimization(model, lambda model, batch: model(batch).sum(), SGD(model.parameters()))
+    with pytest.raises(LoopError, match="got one without `batches_seen`, `scaler`, `weight_by_examples`") as caught:
+        optimization.load_state_dict({"global_step": 3})
+    assert (caught.value.code, optimization.global_step) == ("checkpoint_differs", 0)

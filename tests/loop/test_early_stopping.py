@@ -123,3 +123,19 @@ def test_a_value_that_the_end_of_the_epoch_does_not_give_either_is_an_error() ->
     with pytest.raises(LoopError, match=r"got str 'f2'; there is `loss`, `f1`") as caught:
         train(EarlyStopping("f2"), epoch_end=lambda outputs: {"f1": 0.5})
     assert caught.value.code == "monitor_unknown"
+
+
+def test_an_infinite_value_is_no_better_than_itself() -> None:
+    result = train(EarlyStopping("val_score", patience=2), [math.inf] * 9)
+    assert (result.stopped, len(result.history)) == ("early_stopping", 3)
+
+
+def test_ints_beyond_any_float_are_compared() -> None:
+    best = Best("min")
+    assert [best.improves(value) for value in (1.5, 10**400, 1.0, -(10**400))] == [True, False, True, True]
+
+
+def test_a_validation_that_never_comes_is_refused_where_its_value_is_watched() -> None:
+    message = "expected a validation within 10 epochs, since `val_score` is watched, got none: `validate_every` is 11"
+    with pytest.raises(LoopError, match=message):
+        train(EarlyStopping("val_score"), [1.0], validate_every=11)

@@ -231,3 +231,47 @@ def test_a_wrong_option_is_refused_before_the_first_batch(option: Any, message: 
 def test_the_bar_of_an_evaluation_is_of_no_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     evaluate(nn.Identity(), lambda model, batch: batch.mean(), [torch.ones(2)], progress_bar=True)
     assert capsys.readouterr().err.startswith("evaluation  loss 1.000  (1 step in ")
+
+
+def test_a_metric_forgets_a_pass_that_failed() -> None:
+    metric = torchmetrics.MeanMetric()
+    numbers = iter([100.0, None, 1.0])
+
+    def validation_step(model: Any, batch: Any) -> Any:
+        if (number := next(numbers)) is None:
+            raise KeyError("label")
+        metric.update(number)
+        return {"metrics": {"mean": metric}}
+
+    with pytest.raises(KeyError):
+        evaluate(nn.Identity(), validation_step, [torch.ones(1)] * 2)
+    assert evaluate(nn.Identity(), validation_step, [torch.ones(1)]) == {"mean": 1.0}
+
+
+class Merging(nn.Linear):
+    """Merges an adapter for inference and takes it out for training, in its `train`, as LoRA layers do."""
+
+    merged = False
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.merged = not mode
+        return self
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_modules_come_back_from_validation_by_their_own_train(frozen: bool) -> None:
+    merging = Merging(2, 2)
+    model = nn.Sequential(merging, nn.Linear(2, 1))
+    merging.train(not frozen)
+    evaluate(model, lambda model, batch: model(batch).sum(), [torch.ones(2, 2)])
+    assert [module.training for module in model] == [not frozen, True]
+    assert merging.merged is frozen
+
+
+def test_an_epoch_end_must_return_names() -> None:
+    wrong: list[Any] = [0.0, 0.5, torch.ones(2), []]
+    for returned in wrong:
+        with pytest.raises(LoopError, match="expected names and scalars from the epoch_end function at epoch 0") as got:
+            evaluate(nn.Identity(), lambda m, b: 1.0, [torch.ones(1)], epoch_end=lambda outputs, r=returned: r)
+        assert got.value.code == "epoch_end_return"

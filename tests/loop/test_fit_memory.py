@@ -13,7 +13,7 @@ from torch.optim import SGD
 from strictstep.loop import fit
 
 
-def training_step(model: Any, batch: Any) -> Any:
+def training_step(model: Any, batch: Any, hiddens: Any) -> Any:
     loss = model(batch).pow(2).mean()
     return {"loss": loss, "log": {"a": loss * 2, "n": 8}, "metrics": {"m": loss * 3}, "hiddens": loss + 1}
 

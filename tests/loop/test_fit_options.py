@@ -47,7 +47,12 @@ def test_counts_are_positive_ints(name: str, value: Any) -> None:
     ("options", "message"),
     [
         ({"max_epochs": None}, "expected an end of training, got None as `max_epochs` and as `max_steps`"),
-        ({"seed": -1}, "expected an int of at least 0 as `seed`, got int -1"),
+        (
+            {"carry_hiddens": True},
+            "expected a step that names `hiddens`, to carry them, got one that does not",
+        ),
+        ({"seed": 2**64}, "expected an int from 0 to 2**64 - 1 as `seed`, got int of 65 bits"),
+        ({"seed": -1}, "expected an int from 0 to 2**64 - 1 as `seed`, got int -1"),
         ({"strict": 1}, "expected True or False as `strict`, got int 1"),
         ({"progress_bar": None}, "expected True or False as `progress_bar`, got None"),
         ({"after_step": 3}, "expected a function as `after_step`, got int 3"),
@@ -75,7 +80,11 @@ def test_counts_are_positive_ints(name: str, value: Any) -> None:
             "expected `gradient_accumulation_steps` of 1 with `tbptt`, got 2",
         ),
         (
-            {"carry_hiddens": True, "gradient_accumulation_steps": 2},
+            {
+                    "carry_hiddens": True,
+                    "gradient_accumulation_steps": 2,
+                    "training_step": lambda model, batch, hiddens: None,
+                },
             "expected `gradient_accumulation_steps` of 1 with `carry_hiddens`, got 2",
         ),
         ({"scheduler": "cosine"}, "expected a learning-rate scheduler, got str 'cosine'"),

@@ -131,3 +131,76 @@ def test_an_unknown_value_is_found_after_the_first_step_with_the_nearest_name(
         "expected `scheduler_monitor` to watch a value that there is, got str 'los'; there is `loss`, `lr`"
         "  [monitor_unknown]\n  help: write `loss`"
     )
+
+
+class Counted:
+    """A scheduler of timm's protocol: `step` demands the number of the epoch."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self, epoch: int, metric: Any = None) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def test_a_scheduler_that_demands_a_count_is_refused_and_not_given_a_value(
+    model: Any, optimizer: Any, make_batch: Any
+) -> None:
+    with pytest.raises(LoopError, match=r"expected a scheduler with a `step\(\)`, got Counted .* asks for `epoch`"):
+        train(model, mse, [make_batch()], optimizer, scheduler=Counted(optimizer))
+
+
+def test_a_plateau_scheduler_whose_value_is_optional_is_given_it(model: Any, optimizer: Any, make_batch: Any) -> None:
+    seen: list[Any] = []
+
+    class Optional(ReduceLROnPlateau):
+        def step(self, metrics: Any = None, epoch: Any = None) -> None:  # type: ignore[override]
+            seen.append(metrics)
+
+    scheduler = Optional(optimizer)
+    result = train(model, mse, [make_batch()], optimizer, scheduler=scheduler, scheduler_monitor="loss", max_epochs=1)
+    assert seen == [result.history[0]["loss"]]
+
+
+def test_a_rate_of_a_group_that_is_added_on_the_way_is_reduced_by_the_last_too(make_batch: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    optimizer = SGD(model[1].parameters(), lr=0.1)
+
+    def unfreeze(report: Any) -> None:
+        if len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": list(model[0].parameters()), "initial_lr": 0.1})
+
+    result = train(
+        model, lambda model, batch: model(batch).pow(2).mean(), [torch.ones(2, 3)] * 4, optimizer, max_epochs=2,
+        scheduler=ExponentialLR(optimizer, 0.5), scheduler_interval="step", after_step=unfreeze,
+    )  # fmt: skip
+    assert result.history[1]["lr_0"] == 0.1 * 0.5**7
+
+
+class Wrapped:
+    """An optimizer that wraps another, and shares its groups."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.param_groups = inner.param_groups
+
+    def step(self, closure: Any) -> Any:
+        return self.inner.step(closure)
+
+
+def test_a_scheduler_of_the_optimizer_that_is_wrapped_is_taken(model: Any, optimizer: Any, make_batch: Any) -> None:
+    train(model, mse, [make_batch()], Wrapped(optimizer), scheduler=ExponentialLR(optimizer, 0.5), max_epochs=2)
+    assert optimizer.param_groups[0]["lr"] == 1e-2 * 0.25
+
+
+def test_an_optimizer_without_a_state_cannot_be_saved_and_says_so_at_once(
+    model: Any, optimizer: Any, make_batch: Any, tmp_path: Any
+) -> None:
+    with pytest.raises(LoopError, match="expected `state_dict` and `load_state_dict` of `Wrapped`, to write check"):
+        train(model, mse, [make_batch()], Wrapped(optimizer), checkpoint=tmp_path)

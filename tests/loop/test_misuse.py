@@ -1,12 +1,14 @@
 """What trains nothing, or something else than was meant, is an error instead of a plausible history."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
-from strictstep.loop import AutomaticOptimization, LoopError, ManualOptimization, fit
+from strictstep.loop import AutomaticOptimization, JSONLLogger, LoopError, ManualOptimization, fit
 from strictstep.loop.early_stopping import require_known
 from strictstep.loop.errors import LoopWarning
 from strictstep.schema import validate_step
@@ -190,3 +192,63 @@ def test_schedulers_may_be_given_by_name() -> None:
         progress_bar=False,
     )
     assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_an_epoch_whose_losses_are_all_skipped_as_not_finite_is_an_error() -> None:
+    def step(model: Any, batch: Any) -> Any:  # a finite loss whose gradient is not
+        return loss_of(model, batch) + 0 * (model.weight * 0).norm().sqrt()
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options: dict[str, Any] = {"max_epochs": 3, "progress_bar": False, "on_non_finite": "skip"}
+    with pytest.raises(LoopError, match="expected a finite loss in epoch 1, got none in 3 batches") as caught:
+        fit(model, step, [torch.ones(8, 4)] * 3, optimizer=optimizer, **options)
+    assert caught.value.code == "all_non_finite"
+
+
+def test_a_metric_forgets_a_run_that_failed() -> None:
+    metric = torchmetrics.MeanMetric()
+    numbers = iter([100.0, 1.0, 1.0])
+
+    def step(model: Any, batch: Any) -> Any:
+        metric.update(next(numbers))
+        return {"loss": loss_of(model, batch), "metrics": {"mean": metric}}
+
+    def fail(report: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(step, after_step=fail)
+    assert run(step).history[0]["mean"] == 1.0
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_logged_count_that_goes_on_in_place_shows_each_batch_its_own(accumulation: int) -> None:
+    model, seen = nn.Linear(4, 1), torch.zeros(())
+    logged: list[Any] = []
+
+    def step(model: Any, batch: Any) -> Any:
+        seen.add_(len(batch))
+        return {"loss": loss_of(model, batch), "log": {"seen": seen}}
+
+    fit(
+        model,
+        step,
+        [torch.ones(8, 4)] * 4,
+        optimizer=torch.optim.LBFGS(model.parameters(), max_iter=1),
+        max_epochs=1,
+        gradient_accumulation_steps=accumulation,
+        after_step=lambda report: logged.extend(output.log["seen"] for output in report.outputs),
+        progress_bar=False,
+    )
+    assert [int(value) for value in logged] == [8, 16, 24, 32]
+
+
+def test_a_norm_beyond_any_float_measures_without_clipping() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    assert AutomaticOptimization(nn.Linear(1, 1), loss_of, optimizer, max_grad_norm=10**400)
+
+
+def test_a_logger_on_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(LoopError, match="expected a file for `JSONLLogger`, got the folder"):
+        JSONLLogger(tmp_path)

@@ -1,5 +1,6 @@
 """The progress bar: what it shows, when it reads, and where it stays silent."""
 
+import io
 import os
 import sys
 import threading
@@ -268,3 +269,31 @@ def test_a_name_stays_on_its_line() -> None:
 
 def test_an_hour_is_written_as_a_clock_does() -> None:
     assert seconds_text(3723.0) == "1:02:03"
+
+
+class Tee:
+    """A stand-in for stderr, of which nothing but `write` is there."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def test_a_stderr_that_only_writes_gets_its_lines() -> None:
+    tee: Any = Tee()
+    with redirect_stderr(tee):
+        bar = ProgressBar(total=1, epoch=0, max_epochs=1, enabled=True, log_every=1)
+        bar.update({"loss": 0.5})
+        bar.close({"loss": 0.5})
+    assert tee.text.startswith("epoch 0/0  loss 0.5000  (1 step in ")
+
+
+def test_a_closed_stderr_ends_no_training() -> None:
+    closed = io.StringIO()
+    closed.close()
+    with redirect_stderr(closed):
+        bar = ProgressBar(total=1, epoch=0, max_epochs=1, enabled=True, log_every=1)
+        bar.update({"loss": 0.5})
+        bar.close({"loss": 0.5})

@@ -1,11 +1,15 @@
 """Rule 9: sequences in chunks, each a step of its own, with the hiddens of the chunk before."""
 
+from collections import UserDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import nn
 from torch.optim import SGD
+from transformers import BatchEncoding
 
 from strictstep.loop import LoopError, fit
 from strictstep.loop.chunks import chunks
@@ -149,3 +153,57 @@ def test_max_steps_may_end_within_a_sequence() -> None:
     seen: list[Any] = []
     result = train(recording(seen), [ONES, ONES], max_steps=4)
     assert (result.global_step, len(seen), result.stopped) == (4, 4, "max_steps")
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, BatchEncoding])
+def test_every_kind_of_dict_is_cut(kind: Any) -> None:
+    cut = [chunk["x"].shape for chunk in chunks(kind({"x": torch.zeros(8, 5, 4)}), 2, 1)]
+    assert cut == [(8, 2, 4), (8, 2, 4), (8, 1, 4)]
+
+
+class Sequences(list[Any]):
+    """A list of a kind of its own."""
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        TensorDict({"x": torch.zeros(8, 6)}, batch_size=[8]),
+        Sequences([torch.zeros(8, 6)]),
+        MappingProxyType({"x": torch.zeros(8, 6)}),
+        nn.utils.rnn.pack_sequence([torch.zeros(3, 6), torch.zeros(2, 6)]),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_what_cannot_be_cut_is_refused_and_not_given_whole_to_each_chunk(batch: Any) -> None:
+    with pytest.raises(LoopError, match="expected tensors in dicts, lists and tuples, to cut them in chunks") as caught:
+        list(chunks(batch, 2, 1))
+    assert caught.value.code == "tbptt_dimension"
+
+
+class Drawn(torch.utils.data.Dataset[Any]):
+    """Draws each item where it is fetched, as augmentation does."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randn(6, 4)
+
+
+def test_a_run_that_is_resumed_within_a_drawn_batch_goes_on_with_the_same_draws(tmp_path: Any) -> None:
+    def step(model: Any, batch: Any, hiddens: Any) -> Any:
+        return model(batch).pow(2).mean()
+
+    def run(folder: str, **options: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
+        options = {"checkpoint": tmp_path / folder, "resume": True, "tbptt": (2, 1), "progress_bar": False, **options}
+        optimizer = SGD(model.parameters(), lr=0.1)
+        batches = torch.utils.data.DataLoader(Drawn(), 1)
+        return fit(model, step, batches, optimizer=optimizer, max_epochs=1, **options).history
+
+    whole = run("whole")
+    for steps in range(1, 6):
+        run(str(steps), max_steps=steps)
+        assert run(str(steps)) == whole
