@@ -80,7 +80,9 @@ class StepClosure(Window):
             raise ClosureNotCalledError(self._setup.optimizer_step.name)
         outputs, self._outputs, self._batches = tuple(self._outputs), [], _TAKEN
         skipped = len(outputs) - len(self._contributing)
-        return StepReport(outputs, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm)
+        return StepReport(
+            outputs, self._loss, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm
+        )
 
     def close(self) -> None:
         """Let go of the window and of any error; a call from now on is one too late."""

@@ -131,7 +131,8 @@ class ManualOptimization(Optimization):
             raise outcome
         self.batches_seen += 1
         self.global_step += bool(steps)
-        return StepReport((outcome,), (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
+        loss: Any = outcome.loss  # detached by the check
+        return StepReport((outcome,), loss, (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
 
     @property
     def has_one_optimizer(self) -> bool:

@@ -1,7 +1,7 @@
 """What one optimizer step has to say for itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ class StepReport:
     Attributes:
         outputs: one output per micro-batch, in their order, each detached; a `SkippedStep` for one that was skipped.
             They are those of the first evaluation, at the parameters that the step started from.
+        output: the last of them.
+        loss: weighted mean of the losses of those that contributed, as they were returned: shape `[]`, on their device;
+            `None` where none has a loss.
         weights: the weight of each micro-batch (examples, unless `weight=` says otherwise), skipped ones included.
         stepped: whether the optimizer took its step.
         skipped: how many of the micro-batches were skipped.
@@ -25,43 +28,27 @@ class StepReport:
 
     Example:
         >>> from strictstep.schema import ManualOutput
-        >>> report = StepReport((ManualOutput(loss=torch.tensor(1.0)), ManualOutput(loss=torch.tensor(4.0))), (2, 1))
-        >>> report.loss
-        tensor(2.)
+        >>> output = ManualOutput(loss=torch.tensor(1.0))
+        >>> StepReport((output,), output.loss, (8,)).output is output
+        True
     """
 
     outputs: tuple[AnyOutput, ...]
+    output: AnyOutput = field(init=False, repr=False)
+    loss: Tensor | None
     weights: tuple[float, ...]
     stepped: bool = False
     skipped: int = 0
     evaluations: int = 1
     grad_norm: Tensor | None = None
 
-    @property
-    def output(self) -> AnyOutput:
-        """The output of the last micro-batch."""
-        return self.outputs[-1]
-
-    @property
-    def loss(self) -> Tensor | None:
-        """Weighted mean of the losses of those that contributed, as they were returned: shape `[]`, on their device.
-
-        `None` where none has a loss.
-        """
-        if len(self.outputs) == 1:
-            return self.outputs[0].loss  # type: ignore[return-value]  # numbers are for evaluation alone
-        weighed = [(output.loss, weight) for output, weight in zip(self.outputs, self.weights, strict=True)]
-        losses = [(loss, weight) for loss, weight in weighed if isinstance(loss, Tensor)]
-        return weighted_mean([loss for loss, _ in losses], [weight for _, weight in losses]) if losses else None
+    def __post_init__(self) -> None:
+        """Find the last output: an attribute is read more cheaply than a property, and it is read at each step."""
+        self.output = self.outputs[-1]
 
 
 def weighted_mean(losses: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean of scalars, computed where they are and not read; one alone is given as it is.
-
-    Half-precision losses are averaged in float32.
-    """
-    if len(losses) == 1:
-        return losses[0]
+    """The weighted mean of scalars, computed where they are and not read; those of half precision in float32."""
     dtype = torch.promote_types(losses[0].dtype, torch.float32)
     total = sum(weights)
     parts = [loss.to(dtype) * (weight / total) for loss, weight in zip(losses, weights, strict=True)]

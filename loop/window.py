@@ -56,6 +56,7 @@ class Window:
         "_grad_norm",
         "_hiddens",
         "_index",
+        "_loss",
         "_outputs",
         "_setup",
         "_total",
@@ -87,6 +88,7 @@ class Window:
         self._contributing: Sequence[int] = range(len(batches))
         self._outputs: list[AnyOutput] = []
         self._weights: list[float] = []
+        self._loss: Tensor | None = None
         self._grad_norm: Tensor | None = None
         self._index = 0
         self.evaluations = 0
@@ -108,9 +110,13 @@ class Window:
         setup.gradients.require_some()
         if setup.adjusts:
             self._adjust_gradients()
+        loss = losses[0] if len(losses) == 1 else self._mean(losses)
+        if self.evaluations == 0:
+            self._loss = loss
         self.evaluations += 1
-        if len(losses) == 1:
-            return losses[0] if setup.optimizer_step.is_torchs else losses[0].clone()
+        return loss if setup.optimizer_step.is_torchs else loss.clone()
+
+    def _mean(self, losses: Sequence[Tensor]) -> Tensor:
         return weighted_mean(losses, [self._weights[index] for index in self._contributing])
 
     def _went_backward(self) -> list[Tensor]:
