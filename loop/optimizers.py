@@ -66,7 +66,7 @@ def refuse_no_optimizer(optimizer: Any) -> None:
 def _reading(step: Callable[..., Any]) -> tuple[Passing, bool]:
     """How the closure is passed, and whether it has to be."""
     parameters = list(inspect.signature(step).parameters.values())
-    if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         del parameters[0]  # `self`
     for parameter in parameters:
         if "closure" in parameter.name:

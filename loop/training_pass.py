@@ -13,7 +13,9 @@ from strictstep.loop.windows import Windows
 from strictstep.schema.outputs import SkippedStep
 
 NONE_SKIP = "returned None"
-NON_FINITE_SKIPS = ("the loss is ", "the gradient norm is ")  # as the window says it
+NON_FINITE_SKIPS = frozenset(  # as the window says it
+    f"the {what} is {number}" for what in ("loss", "gradient norm") for number in ("nan", "inf", "-inf")
+)
 
 
 class TrainingPass:
@@ -149,7 +151,7 @@ class TrainingPass:
         skips = [output for output in report.outputs if isinstance(output, SkippedStep)]
         self.skipped += len(skips)
         self._nones += sum(skip.reason == NONE_SKIP for skip in skips)
-        self._non_finites += sum(skip.reason.startswith(NON_FINITE_SKIPS) for skip in skips)
+        self._non_finites += sum(skip.reason in NON_FINITE_SKIPS for skip in skips)
 
 
 def require_plain(hiddens: Any) -> None:
