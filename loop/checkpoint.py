@@ -14,7 +14,7 @@ from strictstep.loop.early_stopping import Mode, check_monitor
 from strictstep.loop.errors import LoopError
 from strictstep.schema.describe import describe, names_text
 
-FORMAT = 1
+FORMAT = 2
 SHOWN = 3
 
 LAST = "last.pt"

@@ -85,9 +85,12 @@ def walked(value: Any, leaf: Callable[[Any], Any], opens_movable: bool = True) -
 
 def _like(mapping: Any, leaf: Callable[[Any], Any], opens_movable: bool) -> Any:
     """A mapping of its own kind: a `defaultdict` keeps its factory."""
-    fresh = copy.copy(mapping)
-    for key in mapping:
-        fresh[key] = walked(mapping[key], leaf, opens_movable)
+    try:
+        fresh = copy.copy(mapping)
+        for key in mapping:
+            fresh[key] = walked(mapping[key], leaf, opens_movable)
+    except TypeError:  # it takes no items: then nothing can be taken out of it either
+        return leaf(mapping)
     return fresh
 
 

@@ -12,7 +12,6 @@ What a step returned wrongly is a `StepOutputError` of `strictstep.schema`, in t
 from typing import Literal
 
 LoopCode = Literal[
-    "all_non_finite",
     "all_returned_none",
     "checkpoint_differs",
     "checkpoint_missing",
@@ -37,6 +36,7 @@ LoopCode = Literal[
     "nothing_stepped",
     "nothing_to_train",
     "option",
+    "parameters_non_finite",
     "scale_vanished",
     "skip_swallowed",
     "skipped_later",

@@ -116,7 +116,8 @@ class Evaluation:
         self._run = Precision(precision, device_type_of(model, self._device)).within(self._step.run)
         self._weights = Weights(weight)
         self._values = EpochValues(stage, ops, epoch_end, log_every)
-        self._takes_all = epoch_end is None  # which else may have read what the step left elsewhere
+        self._may_return_none = epoch_end is not None
+        self._nones = 0
 
     def __call__(
         self,
@@ -136,6 +137,7 @@ class Evaluation:
             after_batch: called after each batch with the values so far; what it raises ends the pass.
         """
         values = self._values.restarted()
+        self._nones = 0
         loader.start(epoch)
         with values.kept, evaluating(self._model):
             while (batch := loader.fetch()) is not loader.END:
@@ -148,11 +150,17 @@ class Evaluation:
                     after_batch(values)
                 del output
             found = values.close(epoch)
-        if not found and self._takes_all:
-            batches = "1 batch" if loader.batches == 1 else f"{loader.batches} batches"
-            message = f"`{self._step.name}` gave no value in {batches}: was a `return` forgotten?"
-            warnings.warn(message, LoopWarning, 2)
+        if self._nones == loader.batches:
+            self._warn_of_nones(loader.batches)
         return found
+
+    def _warn_of_nones(self, count: int) -> None:
+        """Say once that nothing was ever returned, unless `epoch_end` may read what the step has left elsewhere."""
+        if not self._may_return_none:
+            self._may_return_none = True
+            batches = "1 batch" if count == 1 else f"{count} batches"
+            message = f"`{self._step.name}` returned None from {batches}: was a `return` forgotten?"
+            warnings.warn(message, LoopWarning, 2)
 
     def _checked(self, batch: Any, epoch: int, batch_idx: int, global_step: int) -> tuple[AnyOutput, float]:
         known = {"batch_idx": batch_idx, "epoch": epoch, "global_step": global_step, "evaluation": 0, "hiddens": None}
@@ -165,6 +173,7 @@ class Evaluation:
         except Exception as error:
             self._noted(error, epoch, batch_idx)
             raise
+        self._nones += returned is None
         output = plainly_checked(returned, self._call.model) or carefully_checked(returned, self._call)
         if isinstance(output, StepOutputError):
             del returned
@@ -197,8 +206,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        model.train(modes[0][1])
-        for module, mode in modes:  # by `train`, which a module may override: LoRA layers merge their weights there
-            if module.training is not mode:
+        _bring_back(modes)
+
+
+def _bring_back(modes: list[tuple[nn.Module, bool]]) -> None:
+    try:
+        for module, mode in modes:
+            # Some do work in a `train` of their own: LoRA layers take their merged weights apart.
+            if module.training is not mode and type(module).train is not nn.Module.train:
                 module.train(mode)
-                module.training = mode
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from strictstep.loop.errors import LoopError
 from strictstep.schema.base import AnyOutput
@@ -95,6 +95,19 @@ def non_finite_loss(number: float, origin: Origin, returned: object, output: Any
     arrived = Arrived(type(returned), names_in(returned), length_of(returned))
     _, stage, epoch, batch_idx, _ = origin
     return report_of_step([found], arrived, stage=stage, step=origin.step, epoch=epoch, batch_idx=batch_idx)
+
+
+def refuse_lost_parameters(model: nn.Module, epoch: int) -> None:
+    """Raise if parameters are no longer finite: every batch would be skipped for ever.
+
+    Raises:
+        LoopError: with the code `parameters_non_finite`.
+    """
+    lost = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+    if lost:
+        named = names_text(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        message = f"expected finite parameters after epoch {epoch}, which skipped every batch, got others in {named}"
+        raise LoopError("parameters_non_finite", message, "go back to a checkpoint, with clipping or a lower rate")
 
 
 def non_finite_norm(number: float, origin: Origin) -> LoopError:

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -78,11 +79,12 @@ class KeptMetrics:
 
     def close(self, epoch: int) -> dict[str, Any]:
         """The scalars that the pass ends with; nothing is kept from then on, and each object is reset."""
-        objects, self._objects = self._objects, {}
         computed: dict[str, Any] = {}
-        for name, metric in objects.items():
+        for name, metric in self._objects.items():
             computed.update(_named(name, called(f"metric `{name}`", f"epoch {epoch}", metric.compute)))
+        for metric in self._objects.values():
             metric.reset()
+        self._objects = {}
         scalars, others = split_metrics(computed)
         self.add(others)
         outputs, self._outputs = self._outputs, {}
@@ -91,7 +93,8 @@ class KeptMetrics:
     def clear(self) -> None:
         """Keep nothing, and reset each object."""
         for metric in self._objects.values():
-            metric.reset()
+            with suppress(Exception):  # it would hide why the pass was left
+                metric.reset()
         self._outputs, self._objects = {}, {}
 
     def _end(self, outputs: dict[str, list[Any]], epoch: int) -> Mapping[str, Any]:

@@ -159,7 +159,9 @@ class ManualOptimization(Optimization):
 def _listed(optimizers: Optimizers) -> tuple[Optimizer, ...]:
     if isinstance(optimizers, Iterator):
         message = f"expected an optimizer, or several in a list or a dict, got {describe(optimizers)}"
-        raise LoopError("option", message, "for example `torch.optim.AdamW(model.parameters())`")
+        raise LoopError(
+            "option", message, "for example `torch.optim.AdamW(model.parameters())`; of several, `list(...)`"
+        )
     several = optimizers.values() if isinstance(optimizers, Mapping) else optimizers
     listed: list[Any] = list(several) if isinstance(several, Iterable) else [several]
     for optimizer in listed:

@@ -72,11 +72,9 @@ def _reading(step: Callable[..., Any]) -> tuple[Passing, bool]:
         if "closure" in parameter.name:
             by_name = parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter is not parameters[0]
             return "keyword" if by_name else "positional", parameter.default is parameter.empty
-    # By another name it is a closure only if `step` cannot do without it; `*args` and `**kwargs` pass it on.
+    # By another name it is a closure only if `step` cannot do without it; `*args` passes it on to an inner optimizer.
     required = [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
     if required:
         return "positional", True
-    kinds = {parameter.kind for parameter in parameters}
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return "positional", False
-    return "keyword" if inspect.Parameter.VAR_KEYWORD in kinds else "none", False
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    return "positional" if takes_any else "none", False

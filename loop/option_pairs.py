@@ -22,11 +22,11 @@ def _manual(o: Options) -> Iterator[Found]:
         return
     if isinstance(o.optimizer, Iterator):
         message = f"expected an optimizer, or several in a list or a dict, got {describe(o.optimizer)}"
-        yield message, "for example `torch.optim.AdamW(model.parameters())`"
+        yield message, "for example `torch.optim.AdamW(model.parameters())`; of several, `list(...)`"
     refused = (("gradient_accumulation_steps", 1), ("max_grad_norm", None), ("engine", None))
     listed = [] if isinstance(o.optimizer, Iterator) else o.optimizers
     if len({id(optimizer) for optimizer in listed}) < len(listed):
-        yield "expected each optimizer once, got one twice", "it would be stepped and saved twice"
+        yield "expected each optimizer once, got one twice", "leave out the second"
     for name, default in refused:
         if getattr(o, name) != default:
             help = "do it in the step, which steps its optimizers itself; or pass one optimizer, not in a list"
@@ -61,8 +61,7 @@ def _schedulers(o: Options) -> Iterator[Found]:
         help = "leave it out, or pass a scheduler by value, such as `ReduceLROnPlateau(optimizer)`"
         yield f"expected a scheduler that watches {describe(o.scheduler_monitor)}, got none", help
     for scheduler in o.schedulers:
-        methods = ("step", "state_dict", "load_state_dict")
-        if isinstance(scheduler, type) or not all(callable(getattr(scheduler, name, None)) for name in methods):
+        if not _is_scheduler(scheduler):
             help = "pass an instance, for example `StepLR(optimizer, step_size=10)`"
             yield f"expected a learning-rate scheduler, got {describe(scheduler)}", help
         elif (wanted := count_wanted(scheduler)) is not None:
@@ -77,7 +76,12 @@ def _schedulers(o: Options) -> Iterator[Found]:
 
 
 def _watches(scheduler: Any) -> bool:
-    return not isinstance(scheduler, type) and callable(getattr(scheduler, "step", None)) and wants_value(scheduler)
+    return not _is_scheduler(scheduler) or wants_value(scheduler)  # of one that is none more is said elsewhere
+
+
+def _is_scheduler(scheduler: Any) -> bool:
+    methods = ("step", "state_dict", "load_state_dict")
+    return not isinstance(scheduler, type) and all(callable(getattr(scheduler, name, None)) for name in methods)
 
 
 def _is_given(o: Options, scheduled: Optimizer) -> bool:
@@ -106,12 +110,14 @@ def _saved(o: Options) -> Iterator[Found]:
         yield f"expected a folder as `checkpoint`, got the file `{os.fspath(folder)!s}`", "name another folder"
     own = {id(parameter) for parameter in o.model.parameters()}
     for optimizer in o.optimizers:
+        if not hasattr(optimizer, "param_groups"):
+            continue  # said where it is looked at as an optimizer
         name = type(optimizer).__name__
         if not all(callable(getattr(optimizer, method, None)) for method in ("state_dict", "load_state_dict")):
             help = "hand on those of the optimizer that it wraps"
             yield f"expected `state_dict` and `load_state_dict` of `{name}`, to write checkpoints, got none", help
-        groups: Any = getattr(optimizer, "param_groups", ())
-        if foreign := sum(id(parameter) not in own for group in groups for parameter in group["params"]):
+        trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        if foreign := sum(id(parameter) not in own for parameter in trained):
             message = f"expected `{name}` to train parameters of the model alone, since a checkpoint holds the model, "
             help = "make them the model's: `model.scale = scale`, or `nn.ModuleDict({'g': g, 'd': d})` as the model"
             yield f"{message}got {foreign} of elsewhere", help
@@ -119,7 +125,7 @@ def _saved(o: Options) -> Iterator[Found]:
 
 def _validated(o: Options) -> Iterator[Found]:
     """Whether validation comes before the end, where something waits for its values."""
-    if o.max_steps is not None or not 0 < count(o.max_epochs) < count(o.validate_every):
+    if o.validation_step is None or o.max_steps is not None or not 0 < count(o.max_epochs) < count(o.validate_every):
         return
     watching = (getattr(o.early_stopping, "monitor", None), getattr(o.checkpoint, "monitor", None), o.scheduler_monitor)
     for name in watching:

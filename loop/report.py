@@ -35,7 +35,7 @@ class StepReport:
 
     outputs: tuple[AnyOutput, ...]
     output: AnyOutput = field(init=False, repr=False)
-    loss: Tensor | None
+    loss: Tensor | None = field(repr=False)  # its text would read the device
     weights: tuple[float, ...]
     stepped: bool = False
     skipped: int = 0

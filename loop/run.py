@@ -9,6 +9,7 @@ from strictstep.loop.early_stopping import Patience
 from strictstep.loop.epoch_values import EpochValues, Ops, ops_of
 from strictstep.loop.errors import LoopError, LoopWarning
 from strictstep.loop.evaluate import Evaluation, shown
+from strictstep.loop.finite import refuse_lost_parameters
 from strictstep.loop.fit_result import FitResult, Stopped
 from strictstep.loop.interrupt import Interrupt
 from strictstep.loop.loader import Loader
@@ -43,6 +44,7 @@ class Run:
         self._saved = SavedRun(options, self._training, self._schedule, self._patience, loaders, self._book)
         self._watched = WatchedNames(options)
         self._interrupt = Interrupt()
+        self._hidden: set[str] = set()
 
     def __call__(self) -> FitResult:
         """Train until something ends it."""
@@ -95,8 +97,10 @@ class Run:
         is_saved = self._has_all_steps() and self._saved.save_within()
         held = self._saved.hold()
         values = self._training.close()
+        if self._training.has_skipped_all:
+            refuse_lost_parameters(self._options.model, self._saved.epoch)
         try:
-            values = _joined(values, self._validated())
+            values = self._joined(values, self._validated())
         except _Interrupted:
             self._saved.save_held(held)
             return {}
@@ -141,6 +145,14 @@ class Run:
         values = self._evaluation(self._validation_loader, epoch, self._global_step, after_batch=self._after_validation)
         return {f"val_{name}": value for name, value in values.items()}
 
+    def _joined(self, trained: dict[str, float], validated: dict[str, float]) -> dict[str, float]:
+        hidden = sorted((trained.keys() & validated.keys()) - self._hidden)
+        if hidden:
+            self._hidden.update(hidden)
+            message = f"{names_text(hidden)} of the training step: hidden by validation's of that name: rename one"
+            warnings.warn(message, LoopWarning, 2)
+        return {**trained, **validated}
+
     def _after_validation(self, values: EpochValues) -> None:
         self._watched.after_step(values, "val_")
         if self._interrupt.requested:
@@ -176,14 +188,6 @@ class Run:
     @property
     def _place(self) -> str:
         return place_text(self._saved.epoch, self._training.windows.first)
-
-
-def _joined(trained: dict[str, float], validated: dict[str, float]) -> dict[str, float]:
-    hidden = sorted(trained.keys() & validated.keys())
-    if hidden:
-        message = f"{names_text(hidden)} from the training step: hidden by validation's of that name: rename it in one"
-        warnings.warn(message, LoopWarning, 2)
-    return {**trained, **validated}
 
 
 class _Interrupted(Exception):  # no error: it leaves a validation pass

@@ -11,6 +11,7 @@ from strictstep.loop.calls import called
 
 Interval = Literal["step", "epoch"]
 
+_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _COUNTS = frozenset({"epoch", "t", "step", "num_updates", "num_steps", "iteration", "global_step", "current_step"})
 
 
@@ -77,15 +78,18 @@ class Schedule:
 
 def wants_value(scheduler: Any) -> bool:
     """Whether a scheduler's `step` cannot do without a value, as that of `ReduceLROnPlateau`."""
-    return isinstance(scheduler, ReduceLROnPlateau) or bool(_required(scheduler))
+    return isinstance(scheduler, ReduceLROnPlateau) or bool(_required(scheduler, _PLACED))
 
 
 def count_wanted(scheduler: Any) -> str | None:
     """The name of a count (`epoch`) that a scheduler's `step` cannot do without, as those of timm."""
-    return next((name for name in _required(scheduler) if name in _COUNTS), None)
+    names = _required(scheduler, (*_PLACED, inspect.Parameter.KEYWORD_ONLY))
+    return next((name for name in names if name in _COUNTS), None)
 
 
-def _required(scheduler: Any) -> list[str]:
-    parameters = inspect.signature(scheduler.step).parameters.values()
-    placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind in placed]
+def _required(scheduler: Any, kinds: tuple[Any, ...]) -> list[str]:
+    try:
+        parameters = inspect.signature(scheduler.step).parameters.values()
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind in kinds]

@@ -75,15 +75,16 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
     if not callable(function) or isinstance(function, type):
         raise _wrong(f"expected a function or a method as step, got {describe(function)}", "pass the function itself")
     bound = function.keywords if isinstance(function, functools.partial) else {}
-    for role in ("model", "batch"):
-        if role in bound:
-            help = f"bind a model by its place, `functools.partial({name}, model)`; batches come from the loop"
-            raise _wrong(f"expected a step that is given its {role}, got `{name}` with `{role}` bound to one", help)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         help = "wrap it: `def training_step(model, batch): ...`"
         raise _wrong(f"expected a step with a signature that can be read, got `{name}`", help) from None
+    names = [parameter.name for parameter in parameters]
+    for role, place in (("model", names[:1]), ("batch", names[:2])):
+        if role in bound and role in place:
+            help = f"bind a model by its place, `functools.partial({name}, model)`; batches come from the loop"
+            raise _wrong(f"expected a step that is given its {role}, got `{name}` with `{role}` bound to one", help)
     return [parameter for parameter in parameters if parameter.name not in bound]
 
 

@@ -13,9 +13,6 @@ from strictstep.loop.windows import Windows
 from strictstep.schema.outputs import SkippedStep
 
 NONE_SKIP = "returned None"
-NON_FINITE_SKIPS = frozenset(  # as the window says it
-    f"the {what} is {number}" for what in ("loss", "gradient norm") for number in ("nan", "inf", "-inf")
-)
 
 
 class TrainingPass:
@@ -55,7 +52,7 @@ class TrainingPass:
     def _begin(self, epoch: int) -> None:
         self.epoch = epoch
         self.stepped = self.skipped = 0
-        self._outputs = self._nones = self._non_finites = 0
+        self._outputs = self._nones = 0
         self._hiddens: Any = None
 
     def start(self, epoch: int) -> None:
@@ -82,22 +79,22 @@ class TrainingPass:
         """The values of the epoch.
 
         Raises:
-            LoopError: with the code `all_returned_none`, if nothing was ever returned; with `all_non_finite`, if
-                everything was skipped for a loss that is not finite; with `nothing_stepped`, if the step of manual
-                optimization never stepped an optimizer.
+            LoopError: with the code `all_returned_none`, if nothing was ever returned; with `nothing_stepped`, if the
+                step of manual optimization never stepped an optimizer.
         """
         self.windows.loader.stop()
         self.optimization.read_waiting()
         if self._outputs and self._nones == self._outputs:
             message = f"expected something to train on in epoch {self.epoch}, got None from each of {self._nones} steps"
             raise LoopError("all_returned_none", message, "was a `return` forgotten in the training step?")
-        if self._outputs and self._non_finites == self._outputs:
-            message = f"expected a finite loss in epoch {self.epoch}, got none in {self._non_finites} batches"
-            help = "the parameters are probably no longer finite: go back to a checkpoint, and lower the learning rate"
-            raise LoopError("all_non_finite", message, help)
         self._refuse_idle_optimizers()
         values = self.values.close(self.epoch)
         return {**values, "skipped": self.skipped} if self.skipped and "skipped" not in values else values
+
+    @property
+    def has_skipped_all(self) -> bool:
+        """Whether every micro-batch of the epoch was skipped."""
+        return 0 < self.skipped == self._outputs
 
     def _refuse_idle_optimizers(self) -> None:
         trained_on = self._outputs - self.skipped
@@ -114,13 +111,7 @@ class TrainingPass:
         Raises:
             LoopError: with the code `checkpoint_unsavable`, for hiddens in containers that only pickle could load.
         """
-        counts = {
-            "stepped": self.stepped,
-            "skipped": self.skipped,
-            "outputs": self._outputs,
-            "nones": self._nones,
-            "non_finites": self._non_finites,
-        }
+        counts = {"stepped": self.stepped, "skipped": self.skipped, "outputs": self._outputs, "nones": self._nones}
         require_plain(self._hiddens)
         return {"counts": counts, "values": self.values.state_dict(), "hiddens": self._hiddens}
 
@@ -129,7 +120,7 @@ class TrainingPass:
         self._begin(epoch)
         counts = state["counts"]
         self.stepped, self.skipped = counts["stepped"], counts["skipped"]
-        self._outputs, self._nones, self._non_finites = counts["outputs"], counts["nones"], counts["non_finites"]
+        self._outputs, self._nones = counts["outputs"], counts["nones"]
         self.values.load_state_dict(state["values"])
         self.windows.start(epoch, position)
         self._hiddens = state["hiddens"]
@@ -151,7 +142,6 @@ class TrainingPass:
         skips = [output for output in report.outputs if isinstance(output, SkippedStep)]
         self.skipped += len(skips)
         self._nones += sum(skip.reason == NONE_SKIP for skip in skips)
-        self._non_finites += sum(skip.reason in NON_FINITE_SKIPS for skip in skips)
 
 
 def require_plain(hiddens: Any) -> None:

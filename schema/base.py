@@ -4,6 +4,7 @@ Each field has one check, inherited by every subclass; what a subclass annotates
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NoReturn, Self, get_args
 
@@ -172,6 +173,7 @@ class StepOutput(BaseModel, Generic[LogT, MetricsT, HiddensT, BarT]):
             if isinstance(outcome, StepOutputError):
                 raise outcome.at()
 
+        __init__.__signature__ = inspect.signature(lambda self, /, **fields: None)  # for `help`, and pydantic's own
         # pydantic's own mark: without it pydantic-core would build every output through the method above.
         __init__.__pydantic_base_init__ = True
 

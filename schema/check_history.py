@@ -16,6 +16,7 @@ from strictstep.schema.step_record import SCHEMA_VERSION, HistoryRecord, StepRec
 
 MAX_LINE = 1 << 20  # bytes; a record is some hundred, and a line without an end must not fill the memory
 PROBLEMS_SHOWN = 3
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NOT_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\s*[\],}]")  # as `json.dumps` writes them
 
 
@@ -86,7 +87,7 @@ def _unreadable(line: bytes, error: ValueError) -> str:
         return "expected a JSON object, got an empty line"
     if not line.endswith(b"\n") and _is_cut_off(line):
         return f"the last line is cut off after {len(line)} bytes, as a killed run leaves it"
-    if (bare := _NOT_JSON.search(line)) is not None:
+    if (bare := _NOT_JSON.search(_TEXT.sub(b'""', line))) is not None:
         return f'expected JSON, got a bare {bare[1].decode()}: write `{{"$float": "nan"}}`, or "inf", "-inf"'
     return f"expected JSON, got a corrupt line: {str(error).replace(' at line 1', ' at')}"
 

@@ -158,7 +158,8 @@ def _scalar_hints(annotation: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_scalar(hint: Any) -> bool:
-    if any(op in _metadata(hint) for op in get_args(ReduceOp)):  # `Annotated[Scalar, "sum"]` would be a mean
+    texts = {extra for extra in _metadata(hint) if type(extra) is str}
+    if texts.intersection(get_args(ReduceOp)) and reduction(hint) not in texts:  # `Annotated[Scalar, "sum"]`: a mean
         return False
     extras = [extra for extra in _metadata(hint) if not isinstance(extra, (Reduce, Checked, str))]
     if any(not isinstance(extra, FieldInfo) or extra.metadata for extra in extras):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
@@ -21,7 +22,7 @@ R = TypeVar("R")
 Made = TypeVar("Made", covariant=True)
 Returns = Literal["model", "original"]
 
-_STAGE = "_strictstep_stage"
+_STAGES: weakref.WeakKeyDictionary[Any, Stage] = weakref.WeakKeyDictionary()  # of the steps that return a model
 
 
 class ToModel(Protocol[Made]):
@@ -134,14 +135,16 @@ def validate_step(
 
 
 def decorated_stage(step: object) -> Stage | None:
-    """The stage that a step is decorated for; `None` for one that is not decorated.
+    """The stage whose outputs a decorated step returns; `None` for one that is not decorated, or returns what it did.
 
     Example:
         >>> decorated_stage(validate_step(stage="manual")(print)), decorated_stage(print)
         ('manual', None)
     """
-    stage: Stage | None = getattr(step, _STAGE, None)
-    return stage
+    while isinstance(step, functools.partial):
+        step = step.func
+    function = step.__func__ if inspect.ismethod(step) else step
+    return _STAGES.get(function) if inspect.isfunction(function) else None
 
 
 def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Callable[..., object]:
@@ -163,8 +166,8 @@ def _checked_step(step: Callable[..., object], call: Call, original: bool) -> Ca
             raise outcome.at(**numbers)
         return outcome
 
-    checked_step.__dict__[_STAGE] = call.stage
     if not original:  # a run-time type checker above this decorator would hold the step's `-> dict` against the model
+        _STAGES[checked_step] = call.stage
         checked_step.__annotations__ = {**checked_step.__annotations__, "return": call.model | SkippedStep}
     return checked_step
 

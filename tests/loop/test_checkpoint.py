@@ -408,7 +408,7 @@ class Malicious:
 
 
 def test_a_checkpoint_runs_no_code_when_it_is_loaded(tmp_path: Path) -> None:
-    torch.save({"format": 1, "made_for": Malicious(tmp_path / "was_run")}, tmp_path / "evil.pt")
+    torch.save({"format": 2, "made_for": Malicious(tmp_path / "was_run")}, tmp_path / "evil.pt")
     assert refused(Run(tmp_path), resume=tmp_path / "evil.pt").code == "checkpoint_unreadable"
     assert not (tmp_path / "was_run").exists()
 

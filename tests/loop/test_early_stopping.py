@@ -113,7 +113,7 @@ def test_a_torchmetrics_value_can_be_watched() -> None:
 
 def test_a_validation_that_returns_nothing_has_no_value_to_watch() -> None:
     options = {"validation_step": lambda model, batch: None, "validation_batches": [torch.ones(1)]}
-    forgotten = pytest.warns(LoopWarning, match=r"`<lambda>` gave no value in 1 batch: was a `return` forgotten\?")
+    forgotten = pytest.warns(LoopWarning, match=r"`<lambda>` returned None from 1 batch: was a `return` forgotten\?")
     with forgotten, pytest.raises(LoopError, match=r"got str 'val_loss'; there is `loss`") as caught:
         train(EarlyStopping("val_loss"), **options)
     assert caught.value.code == "monitor_unknown"

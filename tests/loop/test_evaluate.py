@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import TypedDict
 
 from strictstep.loop import LoopError, LoopWarning, evaluate
-from strictstep.schema import EvaluationOutput, Reduce, Scalar, StepOutputError
+from strictstep.schema import EvaluationOutput, Reduce, Scalar, SkippedStep, StepOutputError
 
 
 def mse(model: Any, batch: Any) -> Any:
@@ -76,8 +76,13 @@ def test_a_schema_declares_reductions() -> None:
 def test_none_is_an_output_without_values_and_a_pass_of_none_alone_is_warned_of() -> None:
     returns = iter([None, 3.0])
     assert evaluate(nn.Identity(), lambda model, batch: next(returns), [1, 2], weight=1) == {"loss": 3.0}
-    with pytest.warns(LoopWarning, match=r"^`<lambda>` gave no value in 2 batches: was a `return` forgotten\?$"):
+    with pytest.warns(LoopWarning, match=r"^`<lambda>` returned None from 2 batches: was a `return` forgotten\?$"):
         assert evaluate(nn.Identity(), lambda model, batch: None, [1, 2], weight=1) == {}
+
+
+def test_a_pass_of_empty_dicts_and_skips_is_not_warned_of() -> None:
+    returns = iter([{}, SkippedStep(reason="no boxes")])
+    assert evaluate(nn.Identity(), lambda model, batch: next(returns), [1, 2], weight=1) == {}
 
 
 def test_a_step_that_leaves_its_values_to_epoch_end_is_not_warned_of() -> None:
@@ -275,3 +280,48 @@ def test_an_epoch_end_must_return_names() -> None:
         with pytest.raises(LoopError, match="expected names and scalars from the epoch_end function at epoch 0") as got:
             evaluate(nn.Identity(), lambda m, b: 1.0, [torch.ones(1)], epoch_end=lambda outputs, r=returned: r)
         assert got.value.code == "epoch_end_return"
+
+
+class Refusing(nn.Linear):
+    """A frozen part that cannot be put into training mode."""
+
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            raise RuntimeError("frozen")
+        return super().train(mode)
+
+
+def test_parts_that_were_in_eval_mode_are_left_there_without_a_call() -> None:
+    model = nn.Sequential(Refusing(2, 2), nn.Linear(2, 1))
+    model[0].training = False
+    evaluate(model, lambda model, batch: model(batch).sum(), [torch.ones(2, 2)])
+    assert [module.training for module in model.modules()] == [True, False, True]
+
+
+def test_a_part_that_two_parents_share_gets_its_own_mode_back() -> None:
+    shared = nn.Dropout()
+    student, teacher = Merging(2, 2), Merging(2, 2)
+    student.shared = teacher.shared = shared
+    model = nn.ModuleList([student, teacher])
+    teacher.train(False)
+    student.train(True)
+    evaluate(model, lambda model, batch: 1.0, [torch.ones(2, 2)])
+    assert (student.training, teacher.training, shared.training) == (True, False, True)
+    assert (student.merged, teacher.merged) == (False, True)
+
+
+def test_a_metric_whose_compute_fails_is_reset_and_so_are_the_others() -> None:
+    class Failing(torchmetrics.MeanMetric):
+        def compute(self) -> Any:
+            raise ZeroDivisionError
+
+    metrics = {"bad": Failing(), "good": torchmetrics.MeanMetric()}
+
+    def validation_step(model: Any, batch: Any) -> Any:
+        for metric in metrics.values():
+            metric.update(1.0)
+        return {"metrics": metrics}
+
+    with pytest.raises(ZeroDivisionError):
+        evaluate(nn.Identity(), validation_step, [torch.ones(1)])
+    assert [float(metric.weight) for metric in metrics.values()] == [0, 0]

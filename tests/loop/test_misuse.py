@@ -1,5 +1,6 @@
 """What trains nothing, or something else than was meant, is an error instead of a plausible history."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +86,19 @@ def test_a_training_value_that_validation_would_hide_is_warned_of() -> None:
     def validation_step(model: nn.Module, batch: torch.Tensor) -> dict[str, object]:
         return {"log": {"size": 2}}
 
-    with pytest.warns(LoopWarning, match="`val_size` from the training step: hidden by validation's of that name"):
+    hidden = "`val_size` of the training step: hidden by validation's of that name"
+    with pytest.warns(LoopWarning, match=hidden) as caught:
         result = fit(
             model,
             step,
             [torch.ones(8, 4)],
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            max_epochs=1,
+            max_epochs=3,
             validation_step=validation_step,
             validation_batches=[torch.ones(8, 4)],
             progress_bar=False,
         )
-    assert result.history[0]["val_size"] == 2
+    assert (result.history[0]["val_size"], len(caught)) == (2, 1)
 
 
 def test_a_sparse_gradient_cannot_be_clipped_and_says_so() -> None:
@@ -136,9 +138,8 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).pow(2).mean()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("returns", ["model", "original"])
-def test_a_step_that_is_decorated_for_another_stage_is_refused_before_the_first_batch(returns: Any) -> None:
-    decorated = validate_step(returns=returns)(loss_of)
+def test_a_step_that_is_decorated_for_another_stage_is_refused_before_the_first_batch() -> None:
+    decorated = functools.partial(validate_step(loss_of))
     with pytest.raises(LoopError) as caught:
         run(decorated, validation_step=decorated, validation_batches=[torch.ones(8, 4)])
     assert str(caught.value) == (
@@ -150,9 +151,18 @@ def test_a_step_that_is_decorated_for_another_stage_is_refused_before_the_first_
         run(decorated, [torch.optim.SGD([parameter], lr=0.1)])
 
 
-def test_a_step_that_is_decorated_for_its_own_stage_is_used() -> None:
+def test_a_step_that_is_decorated_for_its_own_stage_or_returns_what_it_did_is_used() -> None:
     tested = validate_step(stage="test")(loss_of)
-    assert "val_loss" in run(loss_of, validation_step=tested, validation_batches=[torch.ones(8, 4)]).history[0]
+    manual = validate_step(stage="manual", returns="original")(loss_of)
+
+    @functools.wraps(tested)
+    def training_step(model: Any, batch: Any) -> Any:
+        tested(model, batch)
+        return loss_of(model, batch)
+
+    for step, validation_step in ((loss_of, tested), (manual, manual), (training_step, loss_of)):
+        history = run(step, validation_step=validation_step, validation_batches=[torch.ones(8, 4)]).history
+        assert list(history[0]) == ["loss", "val_loss"]
 
 
 def test_a_step_that_steps_its_one_optimizer_itself_is_told_how_to_pass_it() -> None:
@@ -201,9 +211,17 @@ def test_an_epoch_whose_losses_are_all_skipped_as_not_finite_is_an_error() -> No
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options: dict[str, Any] = {"max_epochs": 3, "progress_bar": False, "on_non_finite": "skip"}
-    with pytest.raises(LoopError, match="expected a finite loss in epoch 1, got none in 3 batches") as caught:
+    message = "expected finite parameters after epoch 1, which skipped every batch, got others in `weight`  "
+    with pytest.raises(LoopError, match=message) as caught:
         fit(model, step, [torch.ones(8, 4)] * 3, optimizer=optimizer, **options)
-    assert caught.value.code == "all_non_finite"
+    assert caught.value.code == "parameters_non_finite"
+
+
+def test_an_epoch_that_is_skipped_as_not_finite_with_sound_parameters_is_none() -> None:
+    def step(model: Any, batch: Any, epoch: int) -> Any:
+        return loss_of(model, batch) * (float("nan") if epoch == 1 else 1)
+
+    assert [len(values) for values in run(step, max_epochs=3, on_non_finite="skip").history] == [1, 1, 1]
 
 
 def test_a_metric_forgets_a_run_that_failed() -> None:

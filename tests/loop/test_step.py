@@ -66,6 +66,14 @@ def test_a_name_that_is_bound_is_not_asked_for() -> None:
     assert bound.run(BATCH, batch_idx=1) == (BATCH, 7, 1)
 
 
+def test_a_third_argument_may_be_bound_whatever_its_name() -> None:
+    def distill(net: Any, batch: Any, model: Any) -> Any:
+        return net, batch, model
+
+    net, teacher = nn.Linear(1, 1), nn.Linear(1, 1)
+    assert Step(net, functools.partial(distill, model=teacher)).run(BATCH) == (net, BATCH, teacher)
+
+
 def test_a_model_that_is_bound_by_its_place_is_used() -> None:
     own = nn.Linear(1, 1)
     step = Step(nn.Linear(1, 1), functools.partial(lambda model, batch: (model, batch), own))
