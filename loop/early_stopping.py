@@ -73,10 +73,8 @@ class Best:
         return True
 
     def _is_better(self, value: float, best: float) -> bool:
-        if value == best:  # an infinity is no better than itself
-            return False
         try:
-            return self._sign * (value - best) > self._min_delta
+            return self._sign * (value - best) > self._min_delta  # NaN, and no, for an infinity and itself
         except OverflowError:  # of an int that no float can hold
             return (value > best) is (self._sign > 0)
 

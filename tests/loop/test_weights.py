@@ -112,3 +112,9 @@ def test_a_weight_that_no_sum_can_hold_is_refused(number: Any) -> None:
     with pytest.raises(LoopError, match="expected a positive, finite number as weight") as caught:
         Weights(lambda batch: number).of(None)
     assert caught.value.code == "weight_not_positive"
+
+
+def test_a_tensor_without_the_dimension_counts_for_nothing_in_a_later_batch_too() -> None:
+    weights = Weights()
+    assert weights.of((torch.zeros(8, 2), torch.zeros(8))) == 8
+    assert weights.of((torch.zeros(4, 2), torch.tensor(0.5))) == 4
