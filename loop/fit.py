@@ -77,7 +77,8 @@ def fit(
             an epoch may have fewer.
         max_grad_norm: clip the gradients of the optimizer's parameters to this norm.
         precision: `"fp32"`, `"bf16-mixed"` or `"fp16-mixed"`.
-        scheduler: a learning-rate scheduler, or a list of them; it steps only after a step, or an epoch with a step.
+        scheduler: a learning-rate scheduler, or a list or a dict of them; each steps only after a step, or an epoch
+            with a step.
         scheduler_interval: `"epoch"` or `"step"` (optimizer steps).
         scheduler_monitor: the value that a scheduler like `ReduceLROnPlateau` is given, as named in the history.
         validation_step: as for `evaluate`.
@@ -91,8 +92,8 @@ def fit(
             (`"keep"`).
         tbptt: truncated backpropagation through time: `(steps, dim)` cuts each batch along dimension `dim` into chunks
             of `steps`, each with a step of its own, which gets the `hiddens` that the chunk before returned.
-        carry_hiddens: give a batch's first chunk (without `tbptt`: each batch) the hiddens of the batch before it;
-            each epoch begins without.
+        carry_hiddens: give a batch's first chunk (without `tbptt`: each batch) the hiddens of the batch before it, for
+            a step that names `hiddens`; each epoch begins without.
         weight: how much a micro-batch counts in gradients and means: a number, or a function of the batch; without it,
             its examples.
         device: where batches are moved, nested as they are, each at its turn; `None` leaves them where they are.
@@ -102,7 +103,8 @@ def fit(
         loggers: objects with `log_metrics(dict, step)`, told of each optimizer step.
         log_every: optimizer steps between two refreshes of the bar, and between two reads of values of an accelerator.
         progress_bar: show a bar, or plain lines where there is no terminal.
-        checkpoint: a folder, or a `Checkpoint`, which says more.
+        checkpoint: a folder, or a `Checkpoint`, which says more. It holds the model, so every parameter that is trained
+            must be one of the model's.
         resume: a checkpoint to go on from: a file, or a folder with a `last.pt`; `True` for that of `checkpoint`, if
             there is one yet. The options must be those it was made with, as far as they decide what it holds; learning
             rates, and whatever else optimizer and scheduler hold, are those of the checkpoint.
