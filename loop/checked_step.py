@@ -14,11 +14,12 @@ from strictstep.loop.precision import Precision
 from strictstep.loop.snapshot import Snapshots
 from strictstep.loop.step import Step, stop_iteration
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import MODELS, Call, OnNone, carefully_checked, model_of
+from strictstep.schema.coerce import Call, OnNone, carefully_checked
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import SkippedStep
 from strictstep.schema.plain import plainly_checked
+from strictstep.schema.stages import MODELS, model_of
 from strictstep.schema.validate import decorated_stage
 
 Outcome = tuple[AnyOutput | Exception, Tensor | None]

@@ -16,6 +16,7 @@ from strictstep.schema.describe import describe, names_text
 
 FORMAT = 2
 SHOWN = 3
+LAZY = "lazy"  # in place of a shape
 
 LAST = "last.pt"
 BEST = "best.pt"
@@ -55,6 +56,10 @@ class Checkpoint:
         """Refuse what can be seen to be wrong."""
         if not isinstance(self.folder, (str, os.PathLike)):
             raise LoopError("option", f"expected a folder as `checkpoint`, got {describe(self.folder)}", "write a path")
+        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
+            raise LoopError(
+                "option", f"expected a folder as `checkpoint`, got the file `{self.folder}`", "name another"
+            )
         if self.every_steps is not None and (type(self.every_steps) is not int or self.every_steps < 1):
             message = f"expected a positive int as `every_steps`, got {describe(self.every_steps)}"
             raise LoopError("option", message, "or `None` for checkpoints at the ends of epochs only")
@@ -116,11 +121,11 @@ def require_loadable(path: Path) -> None:
         raise LoopError("checkpoint_unsavable", message, help) from error
 
 
-def fingerprint(model: nn.Module) -> dict[str, list[int] | None]:
-    """The names and shapes of a model's state, by which another model is told apart; `None` for a lazy one."""
+def fingerprint(model: nn.Module) -> dict[str, list[int] | str]:
+    """The names and shapes of a model's state, by which another model is told apart."""
     state: Mapping[str, Any] = model.state_dict()
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return {name: None if is_lazy(value) else list(value.shape) for name, value in tensors.items()}
+    return {name: LAZY if is_lazy(value) else list(value.shape) for name, value in tensors.items()}
 
 
 def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -138,20 +143,19 @@ def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _agree(then: Any, now: Any) -> bool:
-    if not (isinstance(then, dict) and isinstance(now, dict)):
-        return bool(then == now)
-    return then.keys() == now.keys() and all(_fits(then[name], now[name], True) for name in now)
+    return not _changed(then, now) if isinstance(then, dict) and isinstance(now, dict) else bool(then == now)
 
 
-def _fits(then: Any, now: Any, is_there: bool) -> bool:
-    """Whether an entry is the same; a lazy one takes any shape."""
-    return bool(then == now) or (now is None and is_there and then is not None)
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The names of what differs; what is lazy now takes the shape that was."""
+    unshaped = {name for name in then if now.get(name) == LAZY}
+    return [name for name in {**then, **now} if name not in unshaped and then.get(name) != now.get(name)]
 
 
 def _difference(name: str, then: Any, now: Any) -> str:
     if not (isinstance(then, dict) and isinstance(now, dict)):
         return f"`{name}` was {then!r}, is {now!r}"
-    changed = [key for key in {**then, **now} if not _fits(then.get(key), now.get(key), key in now)]
+    changed = _changed(then, now)
     shapes = [f"{key} {then.get(key, 'missing')} -> {now.get(key, 'missing')}" for key in changed[:SHOWN]]
     return f"`{name}` differs in {names_text(shapes)}" + (" and more" if len(changed) > SHOWN else "")
 

@@ -133,7 +133,6 @@ class EpochValues:
     def restarted(self) -> Self:
         """The same, emptied of what a pass that was left behind may have left in it."""
         self._aggregate, self._waiting = Aggregate(), []
-        self.kept.clear()
         return self
 
     def _ops_of(self, model: type[AnyOutput]) -> Ops:

@@ -64,7 +64,7 @@ class KeptMetrics:
         """Begin a pass."""
 
     def __exit__(self, *_: object) -> None:
-        """Let go of what a pass that failed has left: a metric may go on to another."""
+        """Let go of what a pass that failed or was interrupted has left: a metric may go on to another."""
         self.clear()
 
     def add(self, metrics: Mapping[str, Any]) -> None:

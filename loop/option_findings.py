@@ -19,6 +19,6 @@ def raised(check: Callable[..., object], *args: Any) -> Iterator[Found]:
         yield message, help or "see the traceback"
 
 
-def count(value: Any) -> int:
-    """A number that is counted with; 0 for what is none, which is said elsewhere."""
+def int_or_zero(value: Any) -> int:
+    """An option to compute with; what is no int is said elsewhere."""
     return value if type(value) is int else 0

@@ -1,6 +1,5 @@
 """The options of `fit` that must fit each other."""
 
-import os
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -10,7 +9,7 @@ from torch.optim import Optimizer
 
 from strictstep.loop.early_stopping import check_monitor
 from strictstep.loop.errors import LoopError
-from strictstep.loop.option_findings import Found, count, raised
+from strictstep.loop.option_findings import Found, int_or_zero, raised
 from strictstep.loop.options import Options, is_steps_and_dim
 from strictstep.loop.schedule import Interval, count_wanted, wants_value
 from strictstep.loop.step import Step
@@ -24,8 +23,7 @@ def _manual(o: Options) -> Iterator[Found]:
         message = f"expected an optimizer, or several in a list or a dict, got {describe(o.optimizer)}"
         yield message, "for example `torch.optim.AdamW(model.parameters())`; of several, `list(...)`"
     refused = (("gradient_accumulation_steps", 1), ("max_grad_norm", None), ("engine", None))
-    listed = [] if isinstance(o.optimizer, Iterator) else o.optimizers
-    if len({id(optimizer) for optimizer in listed}) < len(listed):
+    if len({id(optimizer) for optimizer in o.optimizers}) < len(o.optimizers):
         yield "expected each optimizer once, got one twice", "leave out the second"
     for name, default in refused:
         if getattr(o, name) != default:
@@ -38,7 +36,7 @@ def _sequences(o: Options) -> Iterator[Found]:
     if pair is not None and not is_steps_and_dim(pair):
         help = "for chunks of 35 time steps along dimension 1: `tbptt=(35, 1)`"
         yield f"expected (steps, dim) as `tbptt`, got {describe(pair)}", help
-    if (pair is not None or o.carry_hiddens is True) and count(o.gradient_accumulation_steps) > 1:
+    if (pair is not None or o.carry_hiddens is True) and int_or_zero(o.gradient_accumulation_steps) > 1:
         option = "tbptt" if pair is not None else "carry_hiddens"
         message = f"expected `gradient_accumulation_steps` of 1 with `{option}`, got {o.gradient_accumulation_steps}"
         yield message, "a chunk is a micro-batch, and the next one needs its hiddens"
@@ -86,7 +84,7 @@ def _is_scheduler(scheduler: Any) -> bool:
 
 def _is_given(o: Options, scheduled: Optimizer) -> bool:
     groups = scheduled.param_groups  # which a wrapper shares with the optimizer that it wraps
-    return isinstance(o.optimizer, Iterator) or any(
+    return not o.optimizers or any(
         scheduled is one or getattr(one, "param_groups", None) is groups for one in o.optimizers
     )
 
@@ -102,12 +100,9 @@ def _by_value(o: Options, name: str) -> Iterator[Found]:
 
 
 def _saved(o: Options) -> Iterator[Found]:
-    """Whether a checkpoint can be written, and holds all that is trained."""
-    if o.checkpoint is None or not isinstance(o.model, nn.Module) or isinstance(o.optimizer, Iterator):
+    """Whether a checkpoint holds all that is trained."""
+    if o.checkpoint is None or not isinstance(o.model, nn.Module):
         return
-    folder = getattr(o.checkpoint, "folder", o.checkpoint)
-    if isinstance(folder, (str, os.PathLike)) and os.path.exists(folder) and not os.path.isdir(folder):
-        yield f"expected a folder as `checkpoint`, got the file `{os.fspath(folder)!s}`", "name another folder"
     own = {id(parameter) for parameter in o.model.parameters()}
     for optimizer in o.optimizers:
         if not hasattr(optimizer, "param_groups"):
@@ -125,7 +120,11 @@ def _saved(o: Options) -> Iterator[Found]:
 
 def _validated(o: Options) -> Iterator[Found]:
     """Whether validation comes before the end, where something waits for its values."""
-    if o.validation_step is None or o.max_steps is not None or not 0 < count(o.max_epochs) < count(o.validate_every):
+    if (
+        o.validation_step is None
+        or o.max_steps is not None
+        or not 0 < int_or_zero(o.max_epochs) < int_or_zero(o.validate_every)
+    ):
         return
     watching = (getattr(o.early_stopping, "monitor", None), getattr(o.checkpoint, "monitor", None), o.scheduler_monitor)
     for name in watching:

@@ -12,7 +12,7 @@ from strictstep.loop.early_stopping import EarlyStopping
 from strictstep.loop.evaluate import refuse_optimizers
 from strictstep.loop.finite import FiniteWatch
 from strictstep.loop.loader import length_of
-from strictstep.loop.option_findings import Found, count, raised
+from strictstep.loop.option_findings import Found, int_or_zero, raised
 from strictstep.loop.options import Options
 from strictstep.loop.precision import Precision
 from strictstep.loop.setup import positive_norm
@@ -70,8 +70,8 @@ def _validation_step(o: Options) -> None:
 
 
 def _batches(o: Options) -> Iterator[Found]:
-    passes = count(o.max_epochs) if o.max_steps is None else 1  # `max_steps` may end within the first epoch
-    validations = passes // max(1, count(o.validate_every))
+    passes = int_or_zero(o.max_epochs) if o.max_steps is None else 1  # `max_steps` may end within the first epoch
+    validations = passes // max(1, int_or_zero(o.validate_every))
     for name, times in (("train_batches", passes), ("validation_batches", validations)):
         batches = getattr(o, name)
         if batches is None and name == "validation_batches":

@@ -1,7 +1,7 @@
 """The options of `fit`, and what they stand for."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -77,8 +77,10 @@ class Options:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers, one or several."""
+        """The optimizers, one or several; none of an iterator, which would be used up."""
         given: Any = self.optimizer
+        if isinstance(given, Iterator):
+            return []
         if not self.is_manual:
             return [given]
         return list(given.values() if isinstance(given, Mapping) else given)

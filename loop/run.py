@@ -48,13 +48,10 @@ class Run:
 
     def __call__(self) -> FitResult:
         """Train until something ends it."""
-        try:
-            with self._interrupt:
-                self._begin()
-                while (stopped := self._ended()) is None:
-                    self._run_epoch()
-        finally:
-            self._training.values.kept.clear()  # of an epoch that was left, whose metrics another run may use
+        with self._training.values.kept, self._interrupt:
+            self._begin()
+            while (stopped := self._ended()) is None:
+                self._run_epoch()
         return FitResult(self._saved.history, self._global_step, stopped)
 
     def _begin(self) -> None:

@@ -18,7 +18,6 @@ from typing import TextIO
 from strictstep.schema.base import StepOutput
 from strictstep.schema.check_history import Finding, History
 from strictstep.schema.codes import EXPLANATIONS
-from strictstep.schema.coerce import MODELS
 from strictstep.schema.documents import (
     BUILT_IN,
     Document,
@@ -33,6 +32,7 @@ from strictstep.schema.errors import SHOWN
 from strictstep.schema.named_classes import WrongUse, classes_named
 from strictstep.schema.names import nearest
 from strictstep.schema.pages import error_page, first_sentence
+from strictstep.schema.stages import MODELS
 
 FINE, FOUND, WRONG = 0, 1, 2
 RED, GREEN = 31, 32

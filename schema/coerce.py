@@ -3,7 +3,7 @@
 import operator
 from contextlib import suppress
 from types import CoroutineType
-from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
 from pydantic_core import ValidationError
 
@@ -13,23 +13,17 @@ from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.explain import Arrived
 from strictstep.schema.faults import STOPS, faults_of, words_of
-from strictstep.schema.names import nearest
 from strictstep.schema.notices import warn_of_moved_names, warn_of_none
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
 from strictstep.schema.plain import plainly_checked
 from strictstep.schema.report import report_of_step
 from strictstep.schema.scalars import scalars
+from strictstep.schema.stages import MODELS, model_of
 from strictstep.schema.translate import Found, problems_found
 
 OnNone = Literal["skip", "error"]
 Output = TypeVar("Output", bound=AnyOutput)
 
-MODELS: dict[str, type[AnyOutput]] = {
-    "training": TrainingOutput,
-    "manual": ManualOutput,
-    "validation": EvaluationOutput,
-    "test": EvaluationOutput,
-}
 _SKIP: OnNone = "skip"
 
 
@@ -147,25 +141,6 @@ class Call(NamedTuple):
     batch_idx: int | None
 
 
-def model_of(stage: Any, schema: Any) -> type[AnyOutput]:
-    """The model that a stage is checked against.
-
-    Raises:
-        TypeError: if `schema` is no output model, or one whose annotations cannot be resolved.
-        ValueError: if `stage` is unknown, or `schema` is a model of another stage.
-    """
-    model = MODELS.get(stage) if type(stage) is str else None
-    if model is None:
-        near = nearest(stage, MODELS) if type(stage) is str else None
-        raise ValueError(
-            f"expected a stage ({', '.join(MODELS)}), got {describe(stage)}"
-            + (f"\n  help: write '{near}'" if near else "")
-        )
-    if schema is None or schema is model:
-        return model
-    return _own_model(stage, model, schema)
-
-
 def _refuse_unknown(strict: Any, on_none: Any) -> None:
     if type(on_none) is not str or on_none not in ("skip", "error"):
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
@@ -187,40 +162,6 @@ def carefully_checked(returned: Any, call: Call) -> AnyOutput | StepOutputError:
     return report_of_step(
         outcome, arrived, stage=call.stage, step=call.step, epoch=call.epoch, batch_idx=call.batch_idx
     )
-
-
-def _own_model(stage: Stage, base: type[AnyOutput], schema: Any) -> type[AnyOutput]:
-    if not _is_output(schema):
-        raise TypeError(
-            f"expected a subclass of `{base.__name__}` as `schema`, got {describe(schema)}\n"
-            f"  help: derive it: `class MyOutput({base.__name__}[MyLog]): ...`"
-        )
-    if not issubclass(schema, base):
-        stages = [name for name, model in MODELS.items() if issubclass(schema, model)]
-        help = (f"pass `stage='{stages[0]}'`, or " if stages else "") + f"derive it from `{base.__name__}`"
-        raise ValueError(
-            f"expected a subclass of `{base.__name__}` for the stage '{stage}', got `{schema.__name__}`\n  help: {help}"
-        )
-    if not schema.__pydantic_complete__ and not _resolves(schema):
-        raise TypeError(
-            f"expected a schema whose annotations can be resolved, got `{schema.__name__}` with an unknown name\n"
-            "  help: define or import what it annotates with before the step is decorated"
-        )
-    return schema
-
-
-def _is_output(schema: Any) -> TypeGuard[type[AnyOutput]]:
-    try:
-        return issubclass(type(schema), type) and issubclass(schema, StepOutput)
-    except Exception:  # its metaclass may raise
-        return False
-
-
-def _resolves(schema: type[AnyOutput]) -> bool:
-    try:
-        return bool(schema.model_rebuild(raise_errors=False))
-    except NameError:
-        return False
 
 
 def _of_any_form(returned: Any, call: Call) -> AnyOutput | list[Found]:

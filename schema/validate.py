@@ -9,11 +9,12 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import Call, OnNone, Output, carefully_checked, model_of
+from strictstep.schema.coerce import Call, OnNone, Output, carefully_checked
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
 from strictstep.schema.plain import plainly_checked
+from strictstep.schema.stages import model_of
 
 _uncompiled: Callable[..., Any] = torch.compiler.disable
 

@@ -7,10 +7,11 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import MODELS, Call, OnNone, model_of
+from strictstep.schema.coerce import Call, OnNone
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage
 from strictstep.schema.integrations.lightning_log import reductions_of, refuse_other_options
+from strictstep.schema.stages import MODELS, model_of
 
 STAGES: dict[str, tuple[Stage, ...]] = {
     "training_step": ("training", "manual"),

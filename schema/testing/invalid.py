@@ -10,9 +10,9 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import model_of
 from strictstep.schema.errors import Stage
 from strictstep.schema.fields import names_and_annotations
+from strictstep.schema.stages import model_of
 from strictstep.schema.testing.drawn import attached_losses
 from strictstep.schema.testing.valid import is_accepted, is_free, refuse_unknown, stage_of, valid_fields
 

@@ -10,10 +10,11 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import MODELS, coerce, model_of
+from strictstep.schema.coerce import coerce
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.narrowing import CHECKED
 from strictstep.schema.outputs import SkippedStep
+from strictstep.schema.stages import MODELS, model_of
 from strictstep.schema.testing.drawn import NAMES, Draw, Sizes, losses, scalars, trees, value
 
 FREE: dict[str, SearchStrategy[Any]] = {
