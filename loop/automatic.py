@@ -17,7 +17,7 @@ from strictstep.loop.report import StepReport
 from strictstep.loop.setup import Setup
 from strictstep.loop.step import stop_iteration
 from strictstep.loop.weights import Weight, Weights
-from strictstep.loop.window import NothingContributed
+from strictstep.loop.window import NothingContributed, refuse_no_window
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
 
@@ -127,6 +127,7 @@ class AutomaticOptimization(Optimization):
 
         `batch_idx` is the number of the first. Otherwise as `step`.
         """
+        refuse_no_window(batches, hiddens)
         return self._taken(batches, hiddens, batch_idx, epoch)
 
     def _taken(self, batches: Sequence[Any], hiddens: Any, batch_idx: int | None, epoch: int | None) -> StepReport:
@@ -152,6 +153,7 @@ class AutomaticOptimization(Optimization):
         epoch: int | None = None,
     ) -> StepClosure:
         """The closure of a window, for a loop that calls `optimizer.step` itself; the counters are then its own."""
+        refuse_no_window(batches, hiddens)
         return StepClosure(self._setup, batches, hiddens, epoch, batch_idx, self.batches_seen, self.global_step)
 
     def _take_step(self, closure: StepClosure) -> bool:

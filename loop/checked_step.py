@@ -68,9 +68,12 @@ class CheckedStep:
             if self._device is not None or type(batch) is not tuple or not ONLY_TENSORS.issuperset(map(type, batch)):
                 batch = moved(batch, self._device)
             returned = self._run(batch, **named) if named else self._run(batch)
-            output = plainly_checked(returned, self.call.model) or carefully_checked(returned, self.call)
-            if isinstance(output, StepOutputError):
-                return output.at(epoch, batch_idx), None
+            output = plainly_checked(returned, self.call.model)
+            if output is None:
+                outcome = carefully_checked(returned, self.call)
+                if isinstance(outcome, StepOutputError):
+                    return outcome.at(epoch, batch_idx), None
+                output = outcome
             loss: Any = output.loss
             # An ordinary loss of the CPU is read here, and nothing more is asked.
             if self._checks and loss is not None and not (loss.is_cpu and math.isfinite(loss.item())):

@@ -4,7 +4,7 @@ In a single process there is nobody to agree with, and each answer is the plain 
 (DDP, FSDP2) answers otherwise; the closure does not change for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import torch
@@ -35,7 +35,7 @@ class Engine(Protocol):
         """
         ...
 
-    def total_weight(self, weights: Sequence[float] | Exception) -> float:
+    def total_weight(self, weights: list[float] | Exception) -> float:
         """The weight of the window over all ranks; raises on every rank where one could not read its weights."""
         ...
 
@@ -66,11 +66,11 @@ class SingleProcess:
         """The outcome as it is."""
         return outcome
 
-    def total_weight(self, weights: Sequence[float] | Exception) -> float:
+    def total_weight(self, weights: list[float] | Exception) -> float:
         """The sum; an error that reading the weights gave is raised."""
-        if isinstance(weights, Exception):
-            raise weights
-        return sum(weights)
+        if isinstance(weights, list):
+            return sum(weights)
+        raise weights
 
     def backward(self, loss: Tensor, factor: float) -> None:
         """Scale only here: what users see is what they returned."""

@@ -91,16 +91,15 @@ def _common_size(batch: Any, dim: int) -> int:
     """The size in `dim` of all tensors of a plain tuple or list of tensors; 0 where it is not that simple."""
     if type(batch) is not tuple and type(batch) is not list:
         return 0
-    common = -1
+    common: int | None = None
     try:
         for tensor in batch:
-            size = tensor.size(dim) if type(tensor) is Tensor else 0
-            if size != common and common != -1:
+            if type(tensor) is not Tensor or ((size := tensor.shape[dim]) != common and common is not None):
                 return 0
             common = size
-    except IndexError:  # a tensor without the dimension
+    except (IndexError, RuntimeError):  # a tensor without the dimension, or a nested one
         return 0
-    return common if common > 0 else 0
+    return common or 0
 
 
 def _sizes(batch: Any, dim: int) -> set[int]:

@@ -76,8 +76,6 @@ class Window:
         global_step: int,
     ) -> None:
         """Hold the micro-batches; nothing is run yet."""
-        if type(batches) not in (tuple, list) or len(batches) != 1:
-            _refuse(batches, hiddens)
         self._setup = setup
         self._batches = batches
         self._hiddens = hiddens
@@ -132,16 +130,17 @@ class Window:
             batch_idx = None if self._batch_idx is None else self._batch_idx + index
             own, loss = checked_step.run(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
             outcome = setup.engine.agree(own)
-            if isinstance(outcome, Exception):
+            if (loss is None or outcome is not own) and isinstance(outcome, Exception):  # one's own has no loss
                 raise outcome
+            output: Any = outcome
             if self.evaluations == 0:
-                self._outputs.append(outcome)
+                self._outputs.append(output)
             setup.gradients.require_noted(noted)
-            if loss is None or outcome.loss is None:
-                self._refuse_later_skip(outcome)
+            if loss is None or (detached := output.loss) is None:
+                self._refuse_later_skip(output)
                 continue
             backward(setup, loss, self._weights[index] / self._total)
-            losses.append(outcome.loss)
+            losses.append(detached)
             if len(self._contributing) > 1:
                 noted = setup.gradients.note()
         if len(losses) < len(self._contributing):
@@ -165,14 +164,14 @@ class Window:
         """Read the weights, once: later evaluations are given the same batches."""
         setup = self._setup
         weights: list[float] = []
-        failed: Exception | None = None
         try:
             for batch in self._batches:
                 weights.append(setup.weights.of(batch))
         except Exception as error:
-            failed = error
+            setup.engine.total_weight(error)  # which tells the other ranks
+            raise
         self._weights = weights
-        self._total = setup.engine.total_weight(failed or weights)
+        self._total = setup.engine.total_weight(weights)
 
     def _number(self, index: int) -> int | None:
         return None if self._batch_idx is None else self._batch_idx + index
@@ -236,7 +235,7 @@ class Window:
         self._leave_out([])
 
 
-def _refuse(batches: Sequence[Any], hiddens: Any) -> None:
+def refuse_no_window(batches: Sequence[Any], hiddens: Any) -> None:
     """Raise for what is no window, for one of no batch, and for a chunk's hiddens in a window of several."""
     if isinstance(batches, (Tensor, str)) or not isinstance(batches, Sequence):
         message = f"expected a list of batches as window, got {describe(batches)}"
@@ -244,7 +243,7 @@ def _refuse(batches: Sequence[Any], hiddens: Any) -> None:
     if len(batches) == 0:
         message = "expected a window of at least one batch, got none"
         raise LoopError("window_empty", message, "leave out the step where there is no batch")
-    if hiddens is not None:
+    if hiddens is not None and len(batches) > 1:
         message = f"expected `hiddens` for a window of one chunk, got a window of {len(batches)} micro-batches"
         raise LoopError("hiddens_with_accumulation", message, "step on each chunk: a chunk is a micro-batch")
 

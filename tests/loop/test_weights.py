@@ -118,3 +118,12 @@ def test_a_tensor_without_the_dimension_counts_for_nothing_in_a_later_batch_too(
     weights = Weights()
     assert weights.of((torch.zeros(8, 2), torch.zeros(8))) == 8
     assert weights.of((torch.zeros(4, 2), torch.tensor(0.5))) == 4
+
+
+def test_a_nested_tensor_counts_for_nothing_in_a_later_batch_too() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        ragged = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(5)])
+    weights = Weights()
+    assert weights.of((ragged, torch.zeros(2))) == 2
+    assert weights.of((ragged, torch.zeros(4))) == 4
