@@ -128,7 +128,7 @@ class TrainingPass:
     def _taken(self, batches: list[Any]) -> StepReport:
         optimization, first = self.optimization, self.windows.first
         if not self._keeps_hiddens:
-            if isinstance(optimization, AutomaticOptimization):
+            if len(batches) > 1 and isinstance(optimization, AutomaticOptimization):
                 return optimization.step_window(batches, batch_idx=first, epoch=self.epoch)
             return optimization.step(batches[0], batch_idx=first, epoch=self.epoch)
         if self.windows.begins_sequence and not self._carries:

@@ -130,7 +130,8 @@ class Window:
             batch_idx = None if self._batch_idx is None else self._batch_idx + index
             own, loss = checked_step.run(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
             outcome = setup.engine.agree(own)
-            if (loss is None or outcome is not own) and isinstance(outcome, Exception):  # one's own has no loss
+            # An error of this rank comes without a loss: nearly every outcome need not be asked what it is.
+            if (loss is None or outcome is not own) and isinstance(outcome, Exception):
                 raise outcome
             output: Any = outcome
             if self.evaluations == 0:

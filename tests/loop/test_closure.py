@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD
 
 from strictstep.loop import AutomaticOptimization, ClosureNotCalledError, LoopError
+from strictstep.loop.engine import SingleProcess
 from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput, validate_step
 
 
@@ -590,3 +591,45 @@ def test_a_call_after_an_error_is_of_the_same_weights(model: Any, make_batch: An
     with pytest.raises(ValueError, match=r"^once"):
         AutomaticOptimization(model, step, Retrying(model.parameters(), lr=0.1)).step(batch)
     torch.testing.assert_close(gradients[0], expected)
+
+
+@pytest.mark.parametrize("size", [2, 700])
+@pytest.mark.parametrize("place", [0, -1])
+def test_an_element_of_a_model_of_any_size_shows_its_value_before_the_step(size: int, place: int) -> None:
+    model = nn.Sequential(nn.Linear(size, size), nn.Linear(size, 1))
+    before = [parameter.detach().view(-1)[place].item() for parameter in model.parameters()]
+
+    def step(model: Any, batch: Any) -> Any:
+        elements = {f"{number}": p.data.view(-1)[place] for number, p in enumerate(model.parameters())}
+        return {"loss": sum(parameter.sum() for parameter in model.parameters()), "log": elements}
+
+    report: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=1.0)).step(torch.ones(1))
+    assert [value.item() for value in report.output.log.values()] == before
+    assert [p.detach().view(-1)[place].item() for p in model.parameters()] == pytest.approx([x - 1 for x in before])
+
+
+def test_a_fresh_value_is_not_copied(model: Any, make_batch: Any) -> None:
+    returned: list[Any] = []
+
+    def step(model: Any, batch: Any) -> Any:
+        loss = loss_of(model, batch)
+        returned.append(loss.detach() + 1)
+        return {"loss": loss, "log": {"fresh": returned[-1]}}
+
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        assert optimization.step(make_batch()).output.log["fresh"] is returned[-1]
+
+
+def test_an_error_of_another_rank_stops_a_step_that_went_well_here(model: Any, make_batch: Any) -> None:
+    class OtherRankFailed(SingleProcess):
+        def agree(self, outcome: Any) -> Any:
+            return ValueError("expected a batch on rank 1, got none")
+
+    before = parameters_of(model)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimization: Any = AutomaticOptimization(model, loss_of, optimizer, engine=OtherRankFailed())
+    with pytest.raises(ValueError, match="expected a batch on rank 1, got none"):
+        optimization.step(make_batch())
+    assert_same(model, before)
+    assert optimization.global_step == 0
