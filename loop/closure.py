@@ -81,7 +81,7 @@ class StepClosure(Window):
         outputs, self._outputs, self._batches = tuple(self._outputs), [], _TAKEN
         skipped = len(outputs) - len(self._contributing)
         return StepReport(
-            outputs, outputs[-1], self._loss, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm
+            outputs, self._loss, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm
         )
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ class ManualOptimization(Optimization):
         self.batches_seen += 1
         self.global_step += bool(steps)
         loss: Any = outcome.loss  # detached by the check
-        return StepReport((outcome,), outcome, loss, (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
+        return StepReport((outcome,), loss, (weight,), bool(steps), int(isinstance(outcome, SkippedStep)))
 
     @property
     def has_one_optimizer(self) -> bool:

@@ -29,18 +29,22 @@ class StepReport:
     Example:
         >>> from strictstep.schema import ManualOutput
         >>> output = ManualOutput(loss=torch.tensor(1.0))
-        >>> StepReport((output,), output, output.loss, (8,)).stepped
-        False
+        >>> StepReport((output,), output.loss, (8,)).output is output
+        True
     """
 
     outputs: tuple[AnyOutput, ...]
-    output: AnyOutput = field(repr=False)
+    output: AnyOutput = field(init=False, repr=False)
     loss: Tensor | None = field(repr=False)  # its text would read the device
     weights: tuple[float, ...]
     stepped: bool = False
     skipped: int = 0
     evaluations: int = 1
     grad_norm: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Find the last output: an attribute is read more cheaply than a property, and it is read at each step."""
+        self.output = self.outputs[-1]
 
 
 def weighted_mean(losses: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -1,5 +1,6 @@
 """The detached record of an output: what a report holds after the graph is gone."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -10,8 +11,6 @@ from torch.optim import Optimizer
 from strictstep.schema.base import AnyOutput
 
 _FIELDS = ("log", "progress_bar", "metrics")
-_SMALLEST = 6  # pages of 64 bytes
-_MOST_PAGES = 4096
 
 
 class Snapshots:
@@ -22,7 +21,7 @@ class Snapshots:
     changed in place (`seen += len(batch)`) may be changed so again.
     """
 
-    __slots__ = ("_at", "_model", "_optimizers", "_pages", "_probe", "_shift")
+    __slots__ = ("_at", "_ends", "_model", "_optimizers", "_probe", "_starts")
 
     def __init__(self, model: nn.Module, *optimizers: Optimizer) -> None:
         """Keep where the moving values are found."""
@@ -30,8 +29,8 @@ class Snapshots:
         self._optimizers = optimizers
         self._probe = next(self._moving(), None)
         self._at: int | None = None
-        self._shift = 0
-        self._pages: set[int] = set()
+        self._starts: list[int] = []
+        self._ends: list[int] = [0]
 
     def record(self, output: AnyOutput, loss: Tensor | None, is_users: bool) -> AnyOutput:
         """The output with a detached loss, and with copies of those values that may change later.
@@ -45,10 +44,11 @@ class Snapshots:
         if probe is not None and probe.data_ptr() != self._at:
             self._look(probe)
         record = output.model_copy() if is_users else output
-        fields = record.__dict__
+        fields, starts, ends = record.__dict__, self._starts, self._ends
         if loss is not None:
             loss = loss.detach()
-            fields["loss"] = loss.clone() if loss.data_ptr() >> self._shift in self._pages else loss
+            at = loss.data_ptr()
+            fields["loss"] = loss if at >= ends[bisect_right(starts, at)] else loss.clone()
         for name in _FIELDS:
             values = fields[name]
             if values and self._may_change(values):
@@ -56,11 +56,11 @@ class Snapshots:
         return record
 
     def _may_change(self, values: dict[str, Any]) -> bool:
-        shift, pages = self._shift, self._pages
+        starts, ends = self._starts, self._ends
         try:
             for value in values.values():
                 if isinstance(value, Tensor) and (
-                    value.data_ptr() >> shift in pages or (value._version and value.dim() == 0)
+                    (at := value.data_ptr()) < ends[bisect_right(starts, at)] or (value._version and value.dim() == 0)
                 ):
                     return True
         except RuntimeError:  # a tensor of inference mode counts no changes
@@ -68,16 +68,11 @@ class Snapshots:
         return False
 
     def _look(self, probe: Tensor) -> None:
-        """See which pages the storages are on: at first, and when the model has been moved.
-
-        The pages are small enough for a fresh scalar to have one of its own (an allocation starts at a multiple of 64
-        bytes), unless the model is large: then some are copied for nothing, which is cheaper than a search for each.
-        """
+        """See where the storages are: at first, and when the model has been moved."""
         self._at = probe.data_ptr()
-        spans = [_span(tensor) for tensor in self._moving()]
-        self._shift = max(_SMALLEST, (sum(end - start for start, end in spans) // _MOST_PAGES).bit_length())
-        pages = (range(start >> self._shift, ((end - 1) >> self._shift) + 1) for start, end in spans)
-        self._pages = set(chain.from_iterable(pages))
+        spans = sorted(_span(tensor) for tensor in self._moving())
+        self._starts = [start for start, _ in spans]
+        self._ends = [0, *(end for _, end in spans)]  # at `bisect_right`: where the storage ends that starts before
 
     def _moving(self) -> Iterator[Tensor]:
         groups = chain.from_iterable(optimizer.param_groups for optimizer in self._optimizers)
