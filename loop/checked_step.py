@@ -1,12 +1,13 @@
 """One micro-batch through the user's step: moved, run, checked, recorded. What comes out is an output or an error."""
 
-import math
+from collections.abc import Callable
+from math import isfinite
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from strictstep.loop.device import ONLY_TENSORS, moved
+from strictstep.loop.device import moved
 from strictstep.loop.engine import Engine
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import FiniteWatch, Origin, non_finite_loss
@@ -55,29 +56,30 @@ class CheckedStep:
         self._snapshots = snapshots
         self._device = device
 
-    def run(
-        self, batch: Any, named: dict[str, Any], epoch: int | None, batch_idx: int | None, evaluation: int
-    ) -> Outcome:
+    def run(self, batch: Any, named: dict[str, Any], origin: Callable[[], Origin]) -> Outcome:
         """Run the step and check what it returns; errors are returned, since ranks must agree on them first.
+
+        Args:
+            batch: as the loader gave it.
+            named: what the step gets by name.
+            origin: asked only where there is something to tell.
 
         Returns:
             The detached record of the output (or a `SkippedStep`, or the error), and the attached loss, if any.
         """
         try:
-            # Nearly every batch stays where it is and holds no container that the step could change.
-            if self._device is not None or type(batch) is not tuple or not ONLY_TENSORS.issuperset(map(type, batch)):
-                batch = moved(batch, self._device)
+            batch = moved(batch, self._device)
             returned = self._run(batch, **named) if named else self._run(batch)
             output = plainly_checked(returned, self.call.model)
             if output is None:
                 outcome = carefully_checked(returned, self.call)
                 if isinstance(outcome, StepOutputError):
-                    return outcome.at(epoch, batch_idx), None
+                    return outcome.at(*origin().numbers), None
                 output = outcome
             loss: Any = output.loss
             # An ordinary loss of the CPU is read here, and nothing more is asked.
-            if self._checks and loss is not None and not (loss.is_cpu and math.isfinite(loss.item())):
-                refused = self._unless_finite(loss, returned, output, epoch, batch_idx, evaluation)
+            if self._checks and loss is not None and not (loss.is_cpu and isfinite(loss.item())):
+                refused = self._unless_finite(loss, returned, output, origin)
                 if refused is not None:
                     return refused, None
             return self._snapshots.record(output, loss, output is returned), loss
@@ -87,24 +89,18 @@ class CheckedStep:
             return error, None
 
     def _unless_finite(
-        self,
-        loss: Tensor,
-        returned: object,
-        output: AnyOutput,
-        epoch: int | None,
-        batch_idx: int | None,
-        evaluation: int,
+        self, loss: Tensor, returned: object, output: AnyOutput, origin: Callable[[], Origin]
     ) -> AnyOutput | Exception | None:
         """What stands in place of an output whose loss is not finite; `None` if it is, or is read later."""
         if not self.watch.reads(loss):
-            self.watch.wait(loss, "loss", self.origin(epoch, batch_idx, evaluation))
+            self.watch.wait(loss, "loss", origin())
             return None
         number = loss.item()
-        if math.isfinite(number):
+        if isfinite(number):
             return None
         if self.watch.policy == "skip":
             return SkippedStep(reason=f"the loss is {number}")
-        return non_finite_loss(number, self.origin(epoch, batch_idx, evaluation), returned, output)
+        return non_finite_loss(number, origin(), returned, output)
 
     def origin(self, epoch: int | None, batch_idx: int | None, evaluation: int) -> Origin:
         """Where a value came from, for its error."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
 
 from strictstep.loop.errors import ClosureNotCalledError, LoopError
 from strictstep.loop.report import StepReport
@@ -50,7 +50,7 @@ class StepClosure(Window):
             message = "expected calls of a closure within one `optimizer.step`, got one after its report was taken"
             raise LoopError("closure_taken", message, "call the closure that `step` is given, and keep none")
         try:
-            if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            if is_grad_enabled() and not is_inference_mode_enabled():
                 return self.evaluate()
             with torch.inference_mode(False), torch.enable_grad():
                 return self.evaluate()
@@ -78,16 +78,13 @@ class StepClosure(Window):
             self._raise_again(stepped)
         elif self.evaluations == 0:
             raise ClosureNotCalledError(self._setup.optimizer_step.name)
-        outputs, self._outputs, self._batches = tuple(self._outputs), [], _TAKEN
-        skipped = len(outputs) - len(self._contributing)
-        return StepReport(
-            outputs, self._loss, tuple(self._weights), stepped, skipped, self.evaluations, self._grad_norm
-        )
+        outputs, self._outputs, self._batches = self._outputs, (), _TAKEN
+        return StepReport(outputs, self._loss, self._weights, stepped, self._skipped, self.evaluations, self._grad_norm)
 
     def close(self) -> None:
         """Let go of the window and of any error; a call from now on is one too late."""
         self._batches = _TAKEN
-        self._outputs = []
+        self._outputs = ()
         self._hiddens = self.raised = None
 
     def _raise_again(self, stepped: bool) -> None:

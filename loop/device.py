@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 _DICTS = (dict, OrderedDict)
-ONLY_TENSORS = frozenset({Tensor})
 
 
 def moved(batch: Any, device: torch.device | None) -> Any:
@@ -27,9 +26,7 @@ def moved(batch: Any, device: torch.device | None) -> Any:
         (True, False)
     """
     if device is None:
-        if type(batch) is tuple and ONLY_TENSORS.issuperset(map(type, batch)):
-            return batch  # as nearly every batch is: there is nothing to take out of it
-        return walked(batch, _as_it_is)
+        return batch if _is_tuple_of_tensors(batch) else walked(batch, _as_it_is)
     # Only towards an accelerator: a copy to the host must be complete before it is read.
     non_blocking = device.type != "cpu"
     return walked(batch, lambda leaf: _to(leaf, device, non_blocking), opens_movable=False)
@@ -92,6 +89,16 @@ def _like(mapping: Any, leaf: Callable[[Any], Any], opens_movable: bool) -> Any:
     except TypeError:  # it takes no items: then nothing can be taken out of it either
         return leaf(mapping)
     return fresh
+
+
+def _is_tuple_of_tensors(batch: Any) -> bool:
+    """Whether there is nothing that could be taken out of a batch, as out of nearly every one."""
+    if type(batch) is not tuple:
+        return False
+    for part in batch:  # noqa: SIM110  # for two or three parts cheaper than `all(...)`
+        if type(part) is not Tensor:
+            return False
+    return True
 
 
 def _as_it_is(leaf: Any) -> Any:

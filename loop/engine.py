@@ -35,7 +35,7 @@ class Engine(Protocol):
         """
         ...
 
-    def total_weight(self, weights: list[float] | Exception) -> float:
+    def total_weight(self, weights: tuple[float, ...] | Exception) -> float:
         """The weight of the window over all ranks; raises on every rank where one could not read its weights."""
         ...
 
@@ -52,7 +52,7 @@ class SingleProcess:
     """The engine of one process: no other rank to agree with.
 
     Example:
-        >>> SingleProcess().total_weight([2.0, 3.0])
+        >>> SingleProcess().total_weight((2.0, 3.0))
         5.0
     """
 
@@ -66,12 +66,13 @@ class SingleProcess:
         """The outcome as it is."""
         return outcome
 
-    def total_weight(self, weights: list[float] | Exception) -> float:
+    def total_weight(self, weights: tuple[float, ...] | Exception) -> float:
         """The sum; an error that reading the weights gave is raised."""
-        if isinstance(weights, list):
-            return sum(weights)
-        raise weights
+        if isinstance(weights, Exception):
+            raise weights
+        return sum(weights)
 
     def backward(self, loss: Tensor, factor: float) -> None:
         """Scale only here: what users see is what they returned."""
-        torch.autograd.backward(loss if factor == 1.0 else loss * factor)  # what `Tensor.backward` calls
+        # What `Tensor.backward` calls; a tuple is what it makes of a tensor first.
+        torch.autograd.backward((loss if factor == 1.0 else loss * factor,))

@@ -34,6 +34,11 @@ class Origin(NamedTuple):
     batch_idx: int | None
     evaluation: int
 
+    @property
+    def numbers(self) -> tuple[int | None, int | None]:
+        """Its epoch and its batch."""
+        return self.epoch, self.batch_idx
+
 
 class FiniteWatch:
     """The policy `on_non_finite`, and the values that wait to be read.

@@ -55,17 +55,20 @@ class Gradients:
         """The gradients, and how often each has been changed in place: between two backwards all must stay."""
         return [(gradient, gradient._version) for gradient in self._present()]
 
-    def require_noted(self, noted: Sequence[tuple[Tensor, int]]) -> None:
-        """Raise if a step has added to the gradients, cleared them or changed them: the loop alone does."""
-        met = 0
+    def require_none(self) -> None:
+        """Raise if a step has left gradients where none were: the loop alone goes backward."""
         for group in self._groups_of.param_groups:
             for parameter in group["params"]:
-                if (gradient := parameter.grad) is None:
-                    continue
-                if met == len(noted) or gradient is not noted[met][0] or gradient._version != noted[met][1]:
+                if parameter.grad is not None:
                     raise self._changed()
-                met += 1
-        if met < len(noted):
+
+    def require_noted(self, noted: Sequence[tuple[Tensor, int]]) -> None:
+        """Raise if a step has added to the gradients, cleared them or changed them."""
+        present = list(self._present())
+        if len(present) != len(noted) or any(
+            gradient is not known or gradient._version != version
+            for gradient, (known, version) in zip(present, noted, strict=True)
+        ):
             raise self._changed()
 
     def rescale(self, factor: float) -> None:

@@ -125,7 +125,7 @@ class ManualOptimization(Optimization):
         named = self._named(hiddens, batch_idx, epoch)
         # The optimizers' own word, not the step's: it may have gone through a `GradScaler` that left its step out.
         with _steps_of(self._listed) as steps, torch.inference_mode(False), torch.enable_grad():
-            outcome, _ = self._checked_step.run(batch, named, epoch, batch_idx, 0)
+            outcome, _ = self._checked_step.run(batch, named, lambda: self._checked_step.origin(epoch, batch_idx, 0))
         if isinstance(outcome, Exception):
             self._add_notes(outcome, epoch, batch_idx, bool(steps))
             raise outcome

@@ -48,7 +48,9 @@ class StepReport:
 
 
 def weighted_mean(losses: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean of scalars, computed where they are and not read; those of half precision in float32."""
+    """The weighted mean of scalars, computed where they are and not read; several of half precision in float32."""
+    if len(losses) == 1:
+        return losses[0]
     dtype = torch.promote_types(losses[0].dtype, torch.float32)
     total = sum(weights)
     parts = [loss.to(dtype) * (weight / total) for loss, weight in zip(losses, weights, strict=True)]

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from strictstep.schema.base import AnyOutput
 
+_NUMBERS = frozenset({float, int, bool})
 _FIELDS = ("log", "progress_bar", "metrics")
 
 
@@ -59,8 +60,9 @@ class Snapshots:
         starts, ends = self._starts, self._ends
         try:
             for value in values.values():
-                if isinstance(value, Tensor) and (
-                    (at := value.data_ptr()) < ends[bisect_right(starts, at)] or (value._version and value.dim() == 0)
+                kind = type(value)  # `isinstance` of what is no tensor asks torch's metaclass
+                if (kind is Tensor or (kind not in _NUMBERS and issubclass(kind, Tensor))) and (
+                    (at := value.data_ptr()) < ends[bisect_right(starts, at)] or (value._version and value.ndim == 0)
                 ):
                     return True
         except RuntimeError:  # a tensor of inference mode counts no changes

@@ -8,14 +8,14 @@ first backward, which of them are skipped only at the end: then the gradients ar
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from strictstep.loop.backward import backward
 from strictstep.loop.device import moved, versions
 from strictstep.loop.errors import LoopError
-from strictstep.loop.finite import non_finite_norm
+from strictstep.loop.finite import Origin, non_finite_norm
 from strictstep.loop.notes import add_place
 from strictstep.loop.report import weighted_mean
 from strictstep.loop.setup import Setup
@@ -59,6 +59,7 @@ class Window:
         "_loss",
         "_outputs",
         "_setup",
+        "_skipped",
         "_total",
         "_weights",
         "evaluations",
@@ -83,9 +84,10 @@ class Window:
         self._batch_idx = batch_idx
         self._batches_seen = batches_seen
         self._global_step = global_step
-        self._contributing: Sequence[int] = range(len(batches))
-        self._outputs: list[AnyOutput] = []
-        self._weights: list[float] = []
+        self._contributing: Sequence[int] | None = None  # all, until it is known which
+        self._outputs: tuple[AnyOutput, ...] = ()
+        self._weights: tuple[float, ...] = ()
+        self._skipped = 0
         self._loss: Tensor | None = None
         self._grad_norm: Tensor | None = None
         self._index = 0
@@ -102,51 +104,58 @@ class Window:
         if self.evaluations == 0:
             self._weigh()
         before = versions((self._batches, self._hiddens)) if self.evaluations else None
-        losses = self._went_backward()
+        setup.gradients.clear()
+        loss = self._went_backward(0, ()) if len(self._batches) == 1 else self._all_went_backward()
+        if loss is None:
+            raise self._nothing()
         if before is not None and versions((self._batches, self._hiddens)) != before:
             raise _changed(setup.checked_step.step.name)
         setup.gradients.require_some()
         if setup.adjusts:
             self._adjust_gradients()
-        loss = losses[0] if len(losses) == 1 else self._mean(losses)
         if self.evaluations == 0:
             self._loss = loss
         self.evaluations += 1
         return loss if setup.optimizer_step.is_torchs else loss.clone()
 
-    def _mean(self, losses: Sequence[Tensor]) -> Tensor:
-        return weighted_mean(losses, [self._weights[index] for index in self._contributing])
+    def _all_went_backward(self) -> Tensor | None:
+        """Take each micro-batch forward and backward; the mean of the losses, `None` where all were skipped."""
+        gradients = self._setup.gradients
+        losses: dict[int, Tensor] = {}
+        noted: Sequence[tuple[Tensor, int]] = ()
+        contributing = range(len(self._batches)) if self._contributing is None else self._contributing
+        for index in contributing:
+            loss = self._went_backward(index, noted)
+            if loss is not None:
+                losses[index] = loss
+                noted = gradients.note()
+        if losses and len(losses) < len(contributing):
+            self._leave_out_others(list(losses))
+        return weighted_mean([*losses.values()], [self._weights[index] for index in losses]) if losses else None
 
-    def _went_backward(self) -> list[Tensor]:
-        """Take each micro-batch forward and backward; the losses of those that contribute, detached."""
+    def _went_backward(self, index: int, noted: Sequence[tuple[Tensor, int]]) -> Tensor | None:
+        """Take one micro-batch forward and backward; its loss, detached, or `None` where it was skipped."""
+        self._index = index
         setup = self._setup
         checked_step = setup.checked_step
-        losses: list[Any] = []
-        setup.gradients.clear()
-        noted: list[tuple[Tensor, int]] = []
-        for index in self._contributing:
-            self._index = index
-            named = self._named(index) if checked_step.step.names else _NOTHING
-            batch_idx = None if self._batch_idx is None else self._batch_idx + index
-            own, loss = checked_step.run(self._batches[index], named, self._epoch, batch_idx, self.evaluations)
-            outcome = setup.engine.agree(own)
-            # An error of this rank comes without a loss: nearly every outcome need not be asked what it is.
-            if (loss is None or outcome is not own) and isinstance(outcome, Exception):
-                raise outcome
-            output: Any = outcome
-            if self.evaluations == 0:
-                self._outputs.append(output)
+        named = self._named(index) if checked_step.step.names else _NOTHING
+        own, loss = checked_step.run(self._batches[index], named, self._origin)
+        output: Any = setup.engine.agree(own)
+        if loss is None or output is not own:  # nearly every outcome need not be asked what it is
+            if isinstance(output, Exception):
+                raise output
+            loss = None if output.loss is None else loss
+        if self.evaluations == 0:
+            self._outputs += (output,)
+        if noted:
             setup.gradients.require_noted(noted)
-            if loss is None or (detached := output.loss) is None:
-                self._refuse_later_skip(output)
-                continue
-            backward(setup, loss, self._weights[index] / self._total)
-            losses.append(detached)
-            if len(self._contributing) > 1:
-                noted = setup.gradients.note()
-        if len(losses) < len(self._contributing):
-            self._leave_out([index for index in self._contributing if self._outputs[index].loss is not None])
-        return losses
+        else:
+            setup.gradients.require_none()
+        if loss is None:
+            self._refuse_later_skip(output)
+            return None
+        backward(setup, loss, self._weights[index] / self._total)
+        return cast(Tensor, output.loss)
 
     def add_notes(self, error: Exception) -> None:
         """Say on an error of an evaluation where it happened, and that parameters may have moved."""
@@ -159,23 +168,25 @@ class Window:
 
     def add_place(self, error: Exception) -> None:
         """Say on an error where it happened."""
-        add_place(error, self._setup.checked_step.step.name, self._epoch, self._number(self._index))
+        add_place(error, self._setup.checked_step.step.name, *self._origin().numbers)
 
     def _weigh(self) -> None:
         """Read the weights, once: later evaluations are given the same batches."""
         setup = self._setup
-        weights: list[float] = []
+        weights: tuple[float, ...] = ()
         try:
             for batch in self._batches:
-                weights.append(setup.weights.of(batch))
+                weights += (setup.weights.of(batch),)
         except Exception as error:
             setup.engine.total_weight(error)  # which tells the other ranks
             raise
         self._weights = weights
         self._total = setup.engine.total_weight(weights)
 
-    def _number(self, index: int) -> int | None:
-        return None if self._batch_idx is None else self._batch_idx + index
+    def _origin(self) -> Origin:
+        """Where the micro-batch is that is being evaluated."""
+        batch_idx = None if self._batch_idx is None else self._batch_idx + self._index
+        return self._setup.checked_step.origin(self._epoch, batch_idx, self.evaluations)
 
     def _named(self, index: int) -> dict[str, Any]:
         values = {
@@ -196,15 +207,20 @@ class Window:
             help = f"skip by what is in the batch: `{name}` compares evaluations of one and the same window"
             raise LoopError("skipped_later", message, help)
 
-    def _leave_out(self, contributing: list[int]) -> None:
+    def _leave_out_others(self, contributing: list[int]) -> None:
         """Replay only those that contribute from now on, and give them the whole of the gradient."""
         self._contributing = contributing
-        if not contributing:
-            self.evaluations += 1
-            raise NothingContributed
-        contributed = self._setup.engine.total_weight([self._weights[index] for index in contributing])
+        self._skipped = len(self._batches) - len(contributing)
+        contributed = self._setup.engine.total_weight(tuple(self._weights[index] for index in contributing))
         self._setup.gradients.rescale(self._total / contributed)
         self._total = contributed
+
+    def _nothing(self) -> NothingContributed:
+        """What is raised where no micro-batch contributes."""
+        self._batches = ()  # for an optimizer that calls again: it gets the same
+        self._skipped = len(self._outputs)
+        self.evaluations += 1
+        return NothingContributed()
 
     def _adjust_gradients(self) -> None:
         setup = self._setup
@@ -219,21 +235,19 @@ class Window:
                 self._check_norm(norm)
 
     def _check_norm(self, norm: Tensor) -> None:
-        checked_step = self._setup.checked_step
-        watch = checked_step.watch
-        origin = checked_step.origin(self._epoch, self._number(self._index), self.evaluations)
+        watch = self._setup.checked_step.watch
         if not watch.reads(norm):
-            watch.wait(norm, "grad_norm", origin)
+            watch.wait(norm, "grad_norm", self._origin())
         elif not math.isfinite(number := norm.item()):
             if watch.policy == "error" or self.evaluations:
-                raise non_finite_norm(number, origin)
-            self._skip_all(f"the gradient norm is {number}")
+                raise non_finite_norm(number, self._origin())
+            raise self._skipped_all(f"the gradient norm is {number}")
 
-    def _skip_all(self, reason: str) -> None:
+    def _skipped_all(self, reason: str) -> NothingContributed:
         """Skip the window: a norm does not say which of the micro-batches is to blame."""
         skip = SkippedStep(reason=reason)
-        self._outputs = [skip if index in self._contributing else output for index, output in enumerate(self._outputs)]
-        self._leave_out([])
+        self._outputs = tuple(output if output.loss is None else skip for output in self._outputs)
+        return self._nothing()
 
 
 def refuse_no_window(batches: Sequence[Any], hiddens: Any) -> None:

@@ -22,8 +22,8 @@ def training_loss(value: Any) -> Tensor:
     """
     if (
         type(value) is Tensor
-        and value.grad_fn is not None
-        and value.dim() == 0
+        and not value.is_leaf  # which makes no object of its `grad_fn`
+        and value.ndim == 0
         and value.layout is STRIDED
         and value.dtype in FLOATING
     ):
@@ -35,7 +35,7 @@ def manual_loss(value: Any) -> Tensor | None:
     """Return the loss detached: a one-element tensor of a real floating dtype, with or without a graph; or `None`."""
     if value is None:
         return None
-    if type(value) is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in FLOATING:
+    if type(value) is Tensor and value.ndim == 0 and value.layout is STRIDED and value.dtype in FLOATING:
         return _detached(value)
     return _detached(_checked(value, "a scalar tensor", FLOATING, graph=False))
 
@@ -45,7 +45,7 @@ def evaluation_loss(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is float or kind is int or kind is bool:
         return value
-    if kind is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in REAL:
+    if kind is Tensor and value.ndim == 0 and value.layout is STRIDED and value.dtype in REAL:
         return _detached(value)
     number = guarded(host_number, value)
     if number is not None:

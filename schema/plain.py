@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from pydantic import BaseModel
 from torch import Tensor
 
 from strictstep.schema.base import AnyOutput
@@ -22,7 +23,11 @@ _LOSS_CHECKS: dict[type[AnyOutput], Callable[[Any], Any]] = {
 }
 _FIELD_SET = frozenset(FIELDS)
 _new: Any = object.__new__
-_set = object.__setattr__
+# The slots of every model, set past its refusal to be changed; `object.__setattr__` would look each of them up.
+_set_fields_set, _set_extra, _set_private = (
+    BaseModel.__dict__[slot].__set__
+    for slot in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
 
 
 def plainly_checked(returned: Any, model: type[AnyOutput]) -> AnyOutput | None:
@@ -70,9 +75,9 @@ def _built(model: type[Output], check_loss: Callable[[Any], Any], fields: dict[s
     checked["progress_bar"] = _bar(fields["progress_bar"], log) if "progress_bar" in fields else {}
     checked["hiddens"] = check_hiddens(fields["hiddens"]) if "hiddens" in fields else None
     checked["metrics"] = check_metrics(fields["metrics"]) if "metrics" in fields else {}
-    _set(output, "__pydantic_fields_set__", {*fields})
-    _set(output, "__pydantic_extra__", None)
-    _set(output, "__pydantic_private__", None)
+    _set_fields_set(output, {*fields})
+    _set_extra(output, None)
+    _set_private(output, None)
     return output
 
 

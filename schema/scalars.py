@@ -36,7 +36,7 @@ def scalar(value: Any) -> Any:
         PydanticCustomError: `scalar_wrong_type`, `scalar_not_single`, `scalar_complex` or `scalar_not_strided`.
     """
     kind = type(value)
-    if kind is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in REAL:
+    if kind is Tensor and value.ndim == 0 and value.layout is STRIDED and value.dtype in REAL:
         return value.detach() if value.requires_grad else value
     if kind is float or kind is int or kind is bool:
         return value
@@ -58,7 +58,7 @@ def scalars(values: Any) -> dict[str, ScalarValue]:
         kind = type(value)
         if type(name) is not str:
             return checked_mapping(values, scalar)
-        if kind is Tensor and value.dim() == 0 and value.layout is STRIDED and value.dtype in REAL:
+        if kind is Tensor and value.ndim == 0 and value.layout is STRIDED and value.dtype in REAL:
             checked[name] = value.detach() if value.requires_grad else value
         elif kind is float or kind is int or kind is bool:
             checked[name] = value

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -216,6 +217,35 @@ def test_an_optimizer_that_goes_on_where_all_was_skipped_is_told_so(
     with pytest.raises(LoopError, match=r"`SwallowsEverything\.step` to end") as caught:
         optimization.step(make_batch())
     assert caught.value.code == "skip_swallowed"
+
+
+def test_an_optimizer_that_calls_again_where_all_was_skipped_is_told_so_again(model: Any, make_batch: Any) -> None:
+    class CallsTwice(SGD):
+        def step(self, closure: Any = None) -> Any:
+            with suppress(NothingContributed):
+                closure()
+            return closure()
+
+    def step(model: Any, batch: Any) -> Any:
+        calls.append(batch)
+        return SkippedStep(reason="no boxes")
+
+    calls: list[Any] = []
+    optimization: Any = AutomaticOptimization(model, step, CallsTwice(model.parameters(), lr=0.1))
+    report = optimization.step(make_batch())
+    assert (report.stepped, report.skipped, len(calls)) == (False, 1, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_loss_of_one_contributing_micro_batch_is_reported_in_its_own_dtype(make_batch: Any, size: Any) -> None:
+    def step(model: Any, batch: Any, batch_idx: Any) -> Any:
+        return SkippedStep(reason="odd") if batch_idx else model(batch[0].bfloat16()).pow(2).mean()
+
+    model = nn.Linear(3, 1).bfloat16()
+    optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1))
+    report = optimization.step_window([make_batch(seed=seed) for seed in range(size)])
+    assert (report.loss.dtype, report.skipped) == (torch.bfloat16, size - 1)
+    assert torch.equal(report.loss, report.outputs[0].loss)
 
 
 def test_a_closure_of_ones_own_leaves_the_optimizer_by_no_exception(model: Any, make_batch: Any) -> None:

@@ -84,7 +84,7 @@ def test_the_closure_asks_one_object_to_run_to_agree_and_to_go_backward(
     optimizer = SGD(model.parameters(), lr=0.1)
     AutomaticOptimization(model, training_step, optimizer, engine=engine).step_window([make_batch(6), make_batch(2)])
     assert engine.asked == [
-        "total [6, 2]",
+        "total (6, 2)",
         *("step", "agree", "backward 0.75"),
         *("step", "agree", "backward 0.25"),
     ]
@@ -108,7 +108,7 @@ def test_an_error_goes_through_the_agreement_before_any_backward(model: Any, mak
     optimization: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1), engine=engine)
     with pytest.raises(ValueError, match=r"^broken"):
         optimization.step(make_batch())
-    assert engine.asked == ["total [8]", "step", "agree"]
+    assert engine.asked == ["total (8,)", "step", "agree"]
 
 
 def test_a_mapping_of_another_kind_moves_and_stays_of_its_kind() -> None:
