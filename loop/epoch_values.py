@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from torch import Tensor
-
 from strictstep.loop.aggregate import Aggregate
 from strictstep.loop.errors import LoopWarning
 from strictstep.loop.host_values import host_values
@@ -17,20 +15,22 @@ from strictstep.schema.fields import ReduceOp
 from strictstep.schema.outputs import SkippedStep
 
 Ops = Mapping[str, ReduceOp]
-Row = tuple[dict[str, Any], float, Ops]
+Row = tuple[dict[str, Any], float, type[AnyOutput]]
 OnStep = Callable[[dict[str, Any], int], None]
 
 
 class EpochValues:
-    """Collects the named values of one pass, and keeps none of them longer than it takes to read it.
+    """Collects the named values of one pass, and keeps no tensor longer than it takes to read it.
 
     Values of the host and of the CPU are read at once; those of an accelerator wait, and are read many at a time.
+    Numbers are reduced many at a time too, where no logger wants to know them at once: between two steps, which leave
+    no cache warm, it costs three times as much.
 
     Args:
         stage: of the outputs.
         ops: how names are reduced where an output's own model does not say.
         epoch_end: gets the `metrics` that are no scalars.
-        read_every: after how many steps values that wait are read.
+        read_every: after how many steps what waits is read and reduced.
         on_step: gets the numbers of each optimizer step, and its `global_step`.
 
     Attributes:
@@ -52,7 +52,9 @@ class EpochValues:
         self._on_step = on_step
         self._aggregate = Aggregate()
         self._waiting: list[tuple[list[Row], int | None]] = []
+        self._is_on_device = False
         self._log_names: set[str] | None = None
+        self._last_names: tuple[str, ...] | None = None
         self._ops_by_model: dict[type[AnyOutput], Ops] = {}
         self._drifted: set[str] = set()
 
@@ -71,38 +73,31 @@ class EpochValues:
             step: the number of the optimizer step, if one was taken and the loggers shall know of it.
             extra: values of the step itself, such as the learning rate; reduced by the last.
         """
-        waits = bool(self._waiting)
         rows: list[Row] = []
-        for output, weight in zip(outputs, weights, strict=True):
+        for index, output in enumerate(outputs):
             numbers = self._named(output)
             if extra:
-                if not extra.keys() <= self._ops.keys():
-                    self._ops = {**dict.fromkeys(extra, "last"), **self._ops}
-                    self._ops_by_model.clear()
-                numbers = {**numbers, **{name: value for name, value in extra.items() if name not in numbers}}
+                numbers = self._with_extra(numbers, extra)
             for name, value in numbers.items():
-                if isinstance(value, Tensor):
+                if not isinstance(value, (float, int)):  # `isinstance(value, Tensor)` would ask torch's metaclass
                     if value.is_cpu:
                         numbers[name] = value.item()
                     else:
-                        waits = True
-            rows.append((numbers, weight, self._ops_of(type(output))))
-        if not waits:
-            self._take(rows, step)
-            return
+                        self._is_on_device = True
+            rows.append((numbers, weights[index], type(output)))
         self._waiting.append((rows, step))
-        if len(self._waiting) >= self._read_every:
+        tells_at_once = self._on_step is not None and not self._is_on_device
+        if tells_at_once or len(self._waiting) >= self._read_every:
             self.read()
 
     def read(self) -> None:
-        """Read what waits on a device, in one transfer for each dtype."""
+        """Read what waits on a device, in one transfer for each dtype, and reduce it."""
         waiting, self._waiting = self._waiting, []
-        rows = [row for step_rows, _ in waiting for row in step_rows]
-        flat = {(index, name): value for index, row in enumerate(rows) for name, value in row[0].items()}
-        for (index, name), number in host_values(flat).items():
-            rows[index][0][name] = number
-        for step_rows, step in waiting:
-            self._take(step_rows, step)
+        if self._is_on_device:
+            self._is_on_device = False
+            _read_all([numbers for rows, _ in waiting for numbers, _, _ in rows])
+        for rows, step in waiting:
+            self._take(rows, step)
 
     def close(self, epoch: int) -> dict[str, Any]:
         """The values of the whole pass, by name: reduced, computed, and what the `epoch_end` function returned."""
@@ -135,6 +130,12 @@ class EpochValues:
         self._aggregate, self._waiting = Aggregate(), []
         return self
 
+    def _with_extra(self, numbers: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+        if not extra.keys() <= self._ops.keys():
+            self._ops = {**dict.fromkeys(extra, "last"), **self._ops}
+            self._ops_by_model.clear()
+        return {**numbers, **{name: value for name, value in extra.items() if name not in numbers}}
+
     def _ops_of(self, model: type[AnyOutput]) -> Ops:
         """How the names of an output are reduced: as its own model says, and else as the schema of the run."""
         ops = self._ops_by_model.get(model)
@@ -144,10 +145,12 @@ class EpochValues:
 
     def _named(self, output: AnyOutput) -> dict[str, Any]:
         """The scalars of an output by name; where a name stands twice, in this order: loss, log, bar, metrics."""
-        log: Mapping[str, Any] = output.log
-        if self._log_names is None or log.keys() != self._log_names:
+        fields = output.__dict__  # pydantic's attribute access costs three times as much
+        loss, log, bar, metrics = fields["loss"], fields["log"], fields["progress_bar"], fields["metrics"]
+        names = tuple(log)
+        if names != self._last_names:  # cheaper than a comparison of sets
+            self._last_names = names
             self._look_for_drift(output)
-        loss, bar, metrics = output.loss, output.progress_bar, output.metrics
         named = dict(log) if loss is None else {"loss": loss, **log}
         if loss is not None:
             named["loss"] = loss
@@ -161,10 +164,19 @@ class EpochValues:
         return named
 
     def _take(self, rows: list[Row], step: int | None) -> None:
-        for numbers, weight, ops in rows:
-            self._aggregate.add(numbers, weight, ops)
-        if self._on_step is not None and step is not None:
-            self._on_step(_reduced(rows), step)
+        self._add_to(self._aggregate, rows)
+        if self._on_step is None or step is None:
+            return
+        if len(rows) == 1:
+            self._on_step(rows[0][0], step)
+            return
+        window = Aggregate()
+        self._add_to(window, rows)
+        self._on_step(window.values(), step)
+
+    def _add_to(self, aggregate: Aggregate, rows: list[Row]) -> None:
+        for numbers, weight, model in rows:
+            aggregate.add(numbers, weight, self._ops_of(model))
 
     def _look_for_drift(self, output: AnyOutput) -> None:
         """Warn of `log` keys that come or go between steps, of each once; a skipped micro-batch shows nothing."""
@@ -183,14 +195,10 @@ class EpochValues:
                 warnings.warn(message, LoopWarning, 2)
 
 
-def _reduced(rows: list[Row]) -> dict[str, Any]:
-    """The numbers of one optimizer step from those of its micro-batches."""
-    if len(rows) == 1:
-        return rows[0][0]
-    window = Aggregate()
-    for numbers, weight, ops in rows:
-        window.add(numbers, weight, ops)
-    return window.values()
+def _read_all(rows: list[dict[str, Any]]) -> None:
+    flat = {(index, name): value for index, row in enumerate(rows) for name, value in row.items()}
+    for (index, name), number in host_values(flat).items():
+        rows[index][name] = number
 
 
 def ops_of(model: type[AnyOutput]) -> Ops:

@@ -40,12 +40,14 @@ class Windows:
 
     def next(self) -> list[Any]:
         """The next window; empty at the end of the epoch."""
-        fetch, end = self.loader.fetch, self.loader.END
-        self.first = self.loader.batches
-        window: list[Any] = []
-        while len(window) < self._size and (batch := fetch()) is not end:
+        loader = self.loader
+        self.first = loader.batches
+        if (batch := loader.fetch()) is loader.END:
+            return []
+        window = [batch]
+        while len(window) < self._size and (batch := loader.fetch()) is not loader.END:
             window.append(batch)
-        self._done = self.loader.batches
+        self._done = loader.batches
         return window
 
     def position(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+import weakref
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -135,6 +136,35 @@ def test_a_key_that_appears_or_vanishes_is_reported_once() -> None:
         "`log`: `b` appeared in mid-epoch: its value covers the steps that have it",
         "`log`: `a` is missing in mid-epoch: its value covers the steps that have it",
     ]
+
+
+def test_another_order_of_the_same_keys_is_no_drift() -> None:
+    rows = [EvaluationOutput(log=log) for log in ({"a": 1, "b": 2}, {"b": 4, "a": 3}, {"a": 5, "b": 6})]
+    assert values_of(*rows) == {"a": 3.0, "b": 4.0}
+
+
+@pytest.mark.parametrize("read_every", [1, 2, 3, 50])
+def test_however_many_steps_are_reduced_together_sums_are_those_of_one_after_the_other(read_every: Any) -> None:
+    numbers = [0.1, 1e16, 0.3, -1e16, 0.7]  # a sum that hangs on the order, as floats do
+    values = EpochValues("validation", {"a": "sum", "n": "last"}, read_every=read_every)
+    for n, number in enumerate(numbers):
+        values.add((EvaluationOutput(log={"a": torch.tensor(number, dtype=torch.float64), "n": n}),), (1,))
+        assert values.names() == ["a", "n"]
+    running = 0.0
+    for number in numbers:
+        running += number
+    assert values.state_dict()["a"][1] == running
+    assert values.close(0) == {"a": running, "n": 4}
+
+
+def test_numbers_that_wait_to_be_reduced_hold_no_tensor() -> None:
+    output: Any = EvaluationOutput(loss=torch.tensor(0.5))
+    value = weakref.ref(output.loss)
+    values = EpochValues("validation", {}, read_every=50)
+    values.add((output,), (1,))
+    del output
+    assert value() is None
+    assert values.close(0) == {"loss": 0.5}
 
 
 def test_a_skipped_step_is_no_drift_and_its_own_values_count() -> None:
