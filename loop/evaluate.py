@@ -144,8 +144,8 @@ class Evaluation:
                 output, weight = self._checked(batch, epoch, loader.batches - 1, global_step)
                 values.add((output,), (weight,))
                 del batch
-                if bar is not None:
-                    bar.update(shown(output))
+                if bar is not None and bar.step():
+                    bar.show(shown(output))
                 if after_batch is not None:
                     after_batch(values)
                 del output

@@ -35,7 +35,8 @@ class ProgressBar:
         >>> with redirect_stderr(sys.stdout):
         ...     bar = ProgressBar(total=2, epoch=0, max_epochs=20, enabled=True, log_every=1)
         ...     for loss in (0.7, 0.5):
-        ...         bar.update({"loss": loss})
+        ...         if bar.step():
+        ...             bar.show({"loss": loss})
         ...     bar.close({"loss": 0.6, "val_loss": 0.52})  # doctest: +ELLIPSIS
         epoch 0/19  loss 0.6000  val_loss 0.5200  (2 steps in ... s)
     """
@@ -47,6 +48,7 @@ class ProgressBar:
         self._name = _name(epoch, max_epochs)
         self._total = total
         self._log_every = log_every
+        self._due = log_every
         stderr = sys.stderr  # `None` in a process without a console
         self._is_shown = enabled and stderr is not None and _is_first_rank()
         self._bar = (
@@ -56,20 +58,29 @@ class ProgressBar:
         self._steps = self._shown_steps = 0
         self._started = self._shown_at = time.monotonic()
 
-    def update(self, values: Mapping[str, Any], steps: int = 1) -> None:
-        """Count steps, and show the values if a refresh is due.
+    def step(self) -> bool:
+        """Count an optimizer step; tell whether a refresh is due, so that values are gathered only for one."""
+        self._steps += 1
+        if self._steps < self._due or not self._is_shown:
+            return False
+        return time.monotonic() - self._shown_at >= self._seconds
+
+    def show(self, values: Mapping[str, Any]) -> None:
+        """Show the values of the last step.
 
         Args:
             values: names to scalars, on whatever device.
-            steps: how many optimizer steps there were since the last call.
         """
-        self._steps += steps
-        if not self._is_shown or self._steps - self._shown_steps < self._log_every:
-            return
-        now = time.monotonic()
-        if now - self._shown_at >= self._seconds:
-            self._shown_at = now
-            self._show(values)
+        text = values_text(values)
+        if self._bar is None:
+            of_total = "" if self._total is None else f"/{self._total}"
+            _write_line(self._name, f"step {self._steps}{of_total}", text)
+        else:
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(self._steps - self._shown_steps)
+        self._shown_steps = self._steps
+        self._due = self._steps + self._log_every
+        self._shown_at = time.monotonic()
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """End the epoch with one line of its values; from then on nothing is shown.
@@ -84,16 +95,6 @@ class ProgressBar:
             self._bar.close()
         steps = steps_text(self._steps, self._total)
         _write_line(self._name, values_text(summary), f"({steps} in {seconds_text(time.monotonic() - self._started)})")
-
-    def _show(self, values: Mapping[str, Any]) -> None:
-        text = values_text(values)
-        if self._bar is None:
-            of_total = "" if self._total is None else f"/{self._total}"
-            _write_line(self._name, f"step {self._steps}{of_total}", text)
-        else:
-            self._bar.set_postfix_str(text, refresh=False)
-            self._bar.update(self._steps - self._shown_steps)
-        self._shown_steps = self._steps
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]  # not generic at run time

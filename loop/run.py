@@ -86,8 +86,7 @@ class Run:
     def _epoch_values(self, bar: ProgressBar) -> dict[str, float]:
         """Train, validate, record and save an epoch; empty if Ctrl-C came between."""
         self._saved.begin_epoch()
-        while not (self._interrupt.requested or self._has_all_steps()) and self._step(bar):
-            pass
+        self._train(bar)
         if self._interrupt.requested:
             self._saved.save_within()
             return {}
@@ -104,9 +103,18 @@ class Run:
         self._end_epoch(values, is_saved)
         return values
 
+    def _train(self, bar: ProgressBar) -> None:
+        """Take steps until the epoch ends, or the run does."""
+        try:
+            while not (self._interrupt.requested or self._has_all_steps()) and self._step(bar):
+                pass
+        except Exception:  # workers of a loader die of the same Ctrl-C
+            if not (self._interrupt.requested and self._training.windows.loader.has_failed):
+                raise
+
     def _step(self, bar: ProgressBar) -> bool:
         """Take one step; false at the end of the epoch. The report, and with it the outputs, is gone after it."""
-        report = self._report()
+        report = self._training.step()
         if report is None:
             return False
         options = self._options
@@ -114,7 +122,7 @@ class Run:
             self._schedule.after_step(self._place)
         if options.after_step is not None:
             called("after_step function", self._place, options.after_step, report)
-        if options.progress_bar:
+        if options.progress_bar and bar.step():
             self._show(bar, report)
         if not self._watched.is_settled:
             self._watched.after_step(self._training.values, "")
@@ -122,18 +130,9 @@ class Run:
             self._saved.save_within()
         return True
 
-    def _report(self) -> StepReport | None:
-        """The next step's; `None` at the end, also that of a loader whose workers died of the same Ctrl-C."""
-        try:
-            return self._training.step()
-        except Exception:
-            if self._interrupt.requested and self._training.windows.loader.has_failed:
-                return None
-            raise
-
     def _show(self, bar: ProgressBar, report: StepReport) -> None:
         values, skipped = shown(report.output), self._training.skipped
-        bar.update({**values, "skipped": skipped} if skipped else values)
+        bar.show({**values, "skipped": skipped} if skipped else values)
 
     def _validated(self) -> dict[str, float]:
         epoch = self._saved.epoch

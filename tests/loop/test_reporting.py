@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import redirect_stderr, suppress
 from typing import Any, Self
 
@@ -76,11 +77,16 @@ def a_bar(total: int | None = 4, log_every: int = 1, max_epochs: int | None = 3,
     return ProgressBar(total=total, epoch=0, max_epochs=max_epochs, enabled=enabled, log_every=log_every)
 
 
+def update(bar: ProgressBar, values: Mapping[str, Any]) -> None:
+    if bar.step():
+        bar.show(values)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_outside_a_terminal_there_are_plain_lines_and_one_for_the_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar(log_every=2)
     for step in range(1, 5):
-        bar.update({"loss": 1 / step, "images": 8 * step})
+        update(bar, {"loss": 1 / step, "images": 8 * step})
     bar.close({"loss": 0.52, "val_loss": 0.5})
     *lines, last = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -93,14 +99,14 @@ def test_outside_a_terminal_there_are_plain_lines_and_one_for_the_epoch(capsys: 
 def test_plain_lines_are_seconds_apart_whatever_log_every_says(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar(total=1000)
     for _ in range(1000):
-        bar.update({"loss": 0.5})
+        update(bar, {"loss": 0.5})
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("at_once")
 def test_lengths_that_are_not_known_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar(total=None, max_epochs=None)
-    bar.update({"loss": 0.5})
+    update(bar, {"loss": 0.5})
     bar.close({})
     progress, epoch = capsys.readouterr().err.splitlines()
     assert progress == "epoch 0  step 1  loss 0.5000"
@@ -109,7 +115,7 @@ def test_lengths_that_are_not_known_are_not_shown(capsys: pytest.CaptureFixture[
 
 def test_a_pass_of_no_epoch_is_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar(total=1, epoch=None, max_epochs=None, enabled=True, log_every=1)
-    bar.update({"loss": 0.5})
+    update(bar, {"loss": 0.5})
     bar.close({"loss": 0.5})
     assert capsys.readouterr().err.startswith("evaluation  loss 0.5000  (1 step in ")
 
@@ -117,7 +123,8 @@ def test_a_pass_of_no_epoch_is_an_evaluation(capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("at_once")
 def test_an_epoch_that_ended_early_says_after_how_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar(total=120)
-    bar.update({}, steps=50)
+    for _ in range(50):
+        bar.step()
     bar.close({})
     assert "(50 of 120 steps in " in capsys.readouterr().err
 
@@ -127,7 +134,7 @@ def test_an_epoch_that_ended_early_says_after_how_many_steps(capsys: pytest.Capt
 def test_a_terminal_shows_a_bar_and_keeps_only_the_line_of_the_epoch() -> None:
     with Terminal() as terminal:
         bar = a_bar()
-        bar.update({"loss": torch.tensor(0.25), "accuracy": 0.5})
+        update(bar, {"loss": torch.tensor(0.25), "accuracy": 0.5})
         bar.close({"loss": 0.52})
         empty, refreshed, epoch = terminal.shown()
     assert empty.startswith("epoch 0/2:   0%|")
@@ -143,7 +150,7 @@ def test_the_bar_shows_the_very_values_that_came_last() -> None:
     with Terminal() as terminal:
         bar = a_bar()
         for loss in (1.0, 1000.5, 2.0):
-            bar.update({"loss": loss})
+            update(bar, {"loss": loss})
         shown = [line.rpartition("loss ")[2] for line in terminal.shown()[1:]]
         bar.close({})
     assert shown == ["1.000]", "1000]", "2.000]"]
@@ -155,7 +162,7 @@ def test_the_bar_counts_every_step_between_refreshes() -> None:
     with Terminal() as terminal:
         bar = a_bar(total=10, log_every=3)
         for _ in range(10):
-            bar.update({})
+            update(bar, {})
         counts = [line.rpartition("| ")[2].partition(" [")[0] for line in terminal.shown()]
         bar.close({})
     assert counts == ["0/10", "3/10", "6/10", "9/10"]
@@ -164,8 +171,8 @@ def test_the_bar_counts_every_step_between_refreshes() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_name_that_is_absent_is_not_shown_and_a_nan_is(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar()
-    bar.update({"loss": 0.5, "accuracy": 0.75})
-    bar.update({"loss": float("nan")})
+    update(bar, {"loss": 0.5, "accuracy": 0.75})
+    update(bar, {"loss": float("nan")})
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("loss 0.5000  accuracy 0.7500")
     assert second.endswith("  loss nan")
@@ -178,7 +185,7 @@ def test_values_are_read_only_when_they_are_shown() -> None:
     values = {"loss": torch.tensor(0.5), "accuracy": torch.tensor(0.75)}
     with CountsReads() as counted:
         for _ in range(99):
-            bar.update(values)
+            update(bar, values)
     assert counted.reads == 9 * len(values)
 
 
@@ -188,7 +195,7 @@ def test_a_fast_loop_is_read_only_as_often_as_the_terminal_is_refreshed(monkeypa
     with Terminal() as terminal, CountsReads() as counted:
         bar = a_bar(total=100)
         for _ in range(100):
-            bar.update({"loss": torch.tensor(0.5)})
+            update(bar, {"loss": torch.tensor(0.5)})
         shown = terminal.shown()
         bar.close({})
     assert counted.reads == 0
@@ -197,7 +204,7 @@ def test_a_fast_loop_is_read_only_as_often_as_the_terminal_is_refreshed(monkeypa
 
 def test_a_bar_that_is_not_enabled_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar(enabled=False)
-    bar.update({"loss": 0.5})
+    update(bar, {"loss": 0.5})
     bar.close({"loss": 0.5})
     assert capsys.readouterr().err == ""
 
@@ -206,7 +213,7 @@ def test_a_bar_that_is_not_enabled_shows_nothing(capsys: pytest.CaptureFixture[s
 def test_after_it_is_closed_a_bar_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     bar = a_bar()
     bar.close({})
-    bar.update({"loss": 0.5})
+    update(bar, {"loss": 0.5})
     bar.close({"loss": 0.5})
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -226,7 +233,7 @@ def test_a_process_without_stderr_trains_in_silence(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     bar = a_bar()
-    bar.update({"loss": 0.5})
+    update(bar, {"loss": 0.5})
     bar.close({"loss": 0.5})
     assert capsys.readouterr().out == ""
 
@@ -285,7 +292,7 @@ def test_a_stderr_that_only_writes_gets_its_lines() -> None:
     tee: Any = Tee()
     with redirect_stderr(tee):
         bar = ProgressBar(total=1, epoch=0, max_epochs=1, enabled=True, log_every=1)
-        bar.update({"loss": 0.5})
+        update(bar, {"loss": 0.5})
         bar.close({"loss": 0.5})
     assert tee.text.startswith("epoch 0/0  loss 0.5000  (1 step in ")
 
@@ -295,5 +302,5 @@ def test_a_closed_stderr_ends_no_training() -> None:
     closed.close()
     with redirect_stderr(closed):
         bar = ProgressBar(total=1, epoch=0, max_epochs=1, enabled=True, log_every=1)
-        bar.update({"loss": 0.5})
+        update(bar, {"loss": 0.5})
         bar.close({"loss": 0.5})
