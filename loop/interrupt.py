@@ -10,7 +10,8 @@ class Interrupt:
     """Watches for Ctrl-C while it is entered.
 
     The first one is noted, and the handler from before is put back, so that a second one does what it always did.
-    Outside the main thread, and where Ctrl-C is ignored, nothing is changed.
+    Where one is entered within another, as in a `fit` that a step calls, both have it noted. Outside the main thread,
+    and where Ctrl-C is ignored, nothing is changed.
 
     Attributes:
         requested: whether Ctrl-C was pressed.
@@ -41,7 +42,10 @@ class Interrupt:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.requested = True
+        before = self._before
         self._restore()
+        if isinstance(getattr(before, "__self__", None), Interrupt):
+            before(signum, frame)
 
     def _restore(self) -> None:
         before, self._before = self._before, None

@@ -66,6 +66,18 @@ def test_a_second_one_passes_through() -> None:
         Run(None)(after_step=pressed_after(2, times=2))
 
 
+def test_a_run_within_a_run_ends_with_the_one_around_it() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    inner: list[Any] = []
+
+    def after_step(report: Any) -> None:
+        inner.append(Run(None)(after_step=pressed_after(2)))
+
+    outer = Run(None)(after_step=after_step)
+    assert [(run.stopped, run.global_step) for run in (*inner, outer)] == [("interrupted", 2), ("interrupted", 1)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_the_handler_from_before_is_back_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT)
     Run(None)()
