@@ -118,7 +118,7 @@ def coerce(
     """
     model = model_of(stage, schema)
     if strict is not False or on_none is not _SKIP:  # nearly every call leaves both as they are
-        _refuse_unknown(strict, on_none)
+        refuse_unknown(strict, on_none)
     output = plainly_checked(returned, model)
     if output is not None:
         return output
@@ -141,7 +141,13 @@ class Call(NamedTuple):
     batch_idx: int | None
 
 
-def _refuse_unknown(strict: Any, on_none: Any) -> None:
+def refuse_unknown(strict: Any, on_none: Any) -> None:
+    """Raise for options that `coerce` and `validate_step` do not know.
+
+    Raises:
+        ValueError: for another `on_none` than `"skip"` or `"error"`.
+        TypeError: for a `strict` that is no bool.
+    """
     if type(on_none) is not str or on_none not in ("skip", "error"):
         raise ValueError(f"expected 'skip' or 'error' as `on_none`, got {describe(on_none)}")
     if type(strict) is not bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from strictstep.schema.base import AnyOutput
-from strictstep.schema.coerce import Call, OnNone, Output, carefully_checked
+from strictstep.schema.coerce import Call, OnNone, Output, carefully_checked, refuse_unknown
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
@@ -123,10 +123,9 @@ def validate_step(
         torch.Size([])
     """
     model = model_of(stage, schema)
-    _refuse_unknown("on_none", on_none, ("skip", "error"))
-    _refuse_unknown("returns", returns, ("model", "original"))
-    if type(strict) is not bool:
-        raise TypeError(f"expected True or False as `strict`, got {describe(strict)}")
+    refuse_unknown(strict, on_none)
+    if type(returns) is not str or returns not in ("model", "original"):
+        raise ValueError(f"expected 'model' or 'original' as `returns`, got {describe(returns)}")
 
     def decorate(step: Callable[..., object]) -> Callable[..., object]:
         _refuse_no_step(step)
@@ -180,11 +179,6 @@ def _numbers(step: Callable[..., object], args: tuple[Any, ...], kwargs: dict[st
     except (TypeError, ValueError):
         return {}
     return {name: given[name] for name in ("epoch", "batch_idx") if type(given.get(name)) is int}
-
-
-def _refuse_unknown(option: str, value: object, known: tuple[str, str]) -> None:
-    if type(value) is not str or value not in known:
-        raise ValueError(f"expected '{known[0]}' or '{known[1]}' as `{option}`, got {describe(value)}")
 
 
 def _refuse_no_step(step: Any) -> None:
