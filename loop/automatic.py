@@ -168,7 +168,7 @@ class AutomaticOptimization(Optimization):
         except StopIteration as error:
             raise stop_iteration(f"`{optimizer_step.name}.step`", error) from error
         except Exception as error:
-            if closure.evaluations == 0 and closure.raised is None:
+            if closure.evaluations == 0 and closure.raised is None and _misses_gradients(error):
                 raise _before_closure(optimizer_step.name, error) from error
             if closure.raised is None:  # the optimizer's own
                 closure.add_place(error)
@@ -176,10 +176,15 @@ class AutomaticOptimization(Optimization):
         return True
 
 
+def _misses_gradients(error: Exception) -> bool:
+    """Whether an optimizer that fails before its closure looked for gradients; what else it says is its own error."""
+    return any(word in str(error) for word in ("NoneType", "grad", "empty"))
+
+
 def _before_closure(optimizer_name: str, error: Exception) -> LoopError:
     message = (
         f"expected `{optimizer_name}.step` to call its closure before it uses gradients, "
-        f"got {type(error).__name__} before the first call"
+        f"got {type(error).__name__} before the first call: {error}"
     )
     help = "gradients of an earlier step are never served: call `closure()` at the start of `step`"
     return LoopError("gradients_before_closure", message, help)

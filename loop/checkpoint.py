@@ -1,22 +1,21 @@
 """Checkpoints on disk: written whole or not at all, read without running code, refused where they do not fit."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
 
 from strictstep.loop.early_stopping import Mode, check_monitor
 from strictstep.loop.errors import LoopError
 from strictstep.schema.describe import describe, names_text
 
-FORMAT = 2
-SHOWN = 3
-LAZY = "lazy"  # in place of a shape
+FORMAT = 3
+PARTS = frozenset(
+    {"format", "made_for", "model", "optimizers", "schedulers", "optimization", "epoch", "within", "loader", "history"}
+    | {"watched", "best", "patience", "loggers", "logged_names", "random_at_start", "random"}
+)
 
 LAST = "last.pt"
 BEST = "best.pt"
@@ -56,10 +55,10 @@ class Checkpoint:
         """Refuse what can be seen to be wrong."""
         if not isinstance(self.folder, (str, os.PathLike)):
             raise LoopError("option", f"expected a folder as `checkpoint`, got {describe(self.folder)}", "write a path")
-        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise LoopError(
-                "option", f"expected a folder as `checkpoint`, got the file `{self.folder}`", "name another"
-            )
+        existing = next(path for path in (Path(self.folder), *Path(self.folder).parents) if os.path.exists(path))
+        if not existing.is_dir():
+            where = "the file" if existing == Path(self.folder) else "one within the file"
+            raise LoopError("option", f"expected a folder as `checkpoint`, got {where} `{existing}`", "name another")
         if self.every_steps is not None and (type(self.every_steps) is not int or self.every_steps < 1):
             message = f"expected a positive int as `every_steps`, got {describe(self.every_steps)}"
             raise LoopError("option", message, "or `None` for checkpoints at the ends of epochs only")
@@ -78,13 +77,18 @@ class Checkpoint:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint: to a file beside it, to the disk, then in its place, so that a killed run leaves no half."""
+    """Write a checkpoint: to a file beside it, to the disk, then in its place, so that a killed run leaves no half.
+
+    Raises:
+        LoopError: with the code `checkpoint_unsavable`, for what could not be read again; the one before stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
+    _require_loadable(unfinished)
     os.replace(unfinished, path)
     _sync_folder(path.parent)
 
@@ -104,60 +108,20 @@ def read(path: Path) -> dict[str, Any]:
         raise _unreadable(path, f"a file that torch cannot load ({type(error).__name__})") from error
     if not (isinstance(state, dict) and state.get("format") == FORMAT):
         raise _unreadable(path, "another kind of file")
+    if missing := PARTS - state.keys():
+        raise _unreadable(path, f"one without {names_text(sorted(missing))}")
     return state
 
 
-def require_loadable(path: Path) -> None:
-    """Raise if a checkpoint that was just written could not be read again: found at the first, not when it is needed.
-
-    Raises:
-        LoopError: with the code `checkpoint_unsavable`.
-    """
+def _require_loadable(path: Path) -> None:
+    """Raise if a file could not be read again. Mapped, since then no tensor is read, however large the model is."""
     try:
-        torch.load(path, map_location="cpu", weights_only=True)
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
+        path.unlink()
         message = "expected states of tensors and plain values in a checkpoint, got one that only pickle could load"
         help = "keep plain numbers, strings, lists and dicts in `state_dict()`"
         raise LoopError("checkpoint_unsavable", message, help) from error
-
-
-def fingerprint(model: nn.Module) -> dict[str, list[int] | str]:
-    """The names and shapes of a model's state, by which another model is told apart."""
-    state: Mapping[str, Any] = model.state_dict()
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return {name: LAZY if is_lazy(value) else list(value.shape) for name, value in tensors.items()}
-
-
-def require_same(made_for: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if a checkpoint was made for other options than those of now.
-
-    Raises:
-        LoopError: with the code `checkpoint_differs`, naming each difference.
-    """
-    different = [name for name in now if not _agree(made_for.get(name), now[name])]
-    if not different:
-        return
-    texts = [_difference(name, made_for.get(name), now[name]) for name in different]
-    message = f"expected the run that the checkpoint was made for, got another: {'; '.join(texts)}"
-    raise LoopError("checkpoint_differs", message, "resume with what it was made with, or start anew without `resume`")
-
-
-def _agree(then: Any, now: Any) -> bool:
-    return not _changed(then, now) if isinstance(then, dict) and isinstance(now, dict) else bool(then == now)
-
-
-def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The names of what differs; what is lazy now takes the shape that was."""
-    unshaped = {name for name in then if now.get(name) == LAZY}
-    return [name for name in {**then, **now} if name not in unshaped and then.get(name) != now.get(name)]
-
-
-def _difference(name: str, then: Any, now: Any) -> str:
-    if not (isinstance(then, dict) and isinstance(now, dict)):
-        return f"`{name}` was {then!r}, is {now!r}"
-    changed = _changed(then, now)
-    shapes = [f"{key} {then.get(key, 'missing')} -> {now.get(key, 'missing')}" for key in changed[:SHOWN]]
-    return f"`{name}` differs in {names_text(shapes)}" + (" and more" if len(changed) > SHOWN else "")
 
 
 def _unreadable(path: Path, got: str) -> LoopError:

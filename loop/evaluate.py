@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -73,7 +73,7 @@ def evaluate(
         {'loss': 2.0, 'largest': 2.0}
     """
     evaluation = Evaluation(
-        model, validation_step, stage, schema, strict, precision, weight, device, epoch_end, log_every, {}
+        model, validation_step, stage, schema, strict, precision, Weights(weight), device, epoch_end, log_every, {}
     )
     loader = Loader(batches, "batches")
     bar = ProgressBar(loader.length, None, None, progress_bar, log_every)
@@ -97,7 +97,7 @@ class Evaluation:
         schema: type[AnyOutput] | None,
         strict: bool,
         precision: PrecisionName,
-        weight: Weight | None,
+        weights: Weights,
         device: torch.device | str | int | None,
         epoch_end: EpochEnd | None,
         log_every: int,
@@ -114,7 +114,7 @@ class Evaluation:
         self._call = call_for(stage, self._step, schema, strict, "skip")
         self._device = device_of(device)
         self._run = Precision(precision, device_type_of(model, self._device)).within(self._step.run)
-        self._weights = Weights(weight)
+        self._weights = weights
         self._values = EpochValues(stage, ops, epoch_end, log_every)
         self._may_return_none = epoch_end is not None
         self._nones = 0
@@ -200,9 +200,11 @@ def refuse_optimizers(step: Step) -> None:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients; afterwards each module has its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
+    # A model that was frozen has no mode any more, and one that was exported has one alone.
+    modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     try:
-        model.eval()
+        with suppress(NotImplementedError):
+            model.eval()
         with torch.no_grad():
             yield
     finally:
@@ -217,4 +219,5 @@ def _bring_back(modes: list[tuple[nn.Module, bool]]) -> None:
                 module.train(mode)
     finally:
         for module, mode in modes:
-            module.training = mode
+            if module.training is not mode:
+                module.training = mode

@@ -35,7 +35,7 @@ class OptimizerStep:
         ('LBFGS', 'positional', True)
     """
 
-    __slots__ = ("demands_closure", "is_torchs", "name", "optimizer", "passing")
+    __slots__ = ("_pre_hooks", "demands_closure", "is_torchs", "name", "optimizer", "passing")
 
     def __init__(self, optimizer: Optimizer) -> None:
         """Read the signature of the class's `step`."""
@@ -44,10 +44,19 @@ class OptimizerStep:
         self.name = type(optimizer).__name__
         self.is_torchs = type(optimizer).__module__.startswith("torch.optim.")
         self.passing, self.demands_closure = _reading(type(optimizer).step)
+        can_do_without = self.is_torchs and not self.demands_closure
+        self._pre_hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {}) if can_do_without else {}
 
     def take(self, closure: Callable[[], Any]) -> None:
-        """Take a step, through the instance: a scheduler counts it there."""
-        if self.passing == "positional":
+        """Take a step, through the instance: a scheduler counts it there.
+
+        A hook of `register_step_pre_hook` (one that clips) comes before the closure and would find no gradient, so
+        that the closure runs first for an optimizer that can do without it.
+        """
+        if self._pre_hooks:
+            closure()
+            self.optimizer.step()
+        elif self.passing == "positional":
             self.optimizer.step(closure)
         elif self.passing == "keyword":
             self.optimizer.step(closure=closure)

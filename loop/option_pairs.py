@@ -11,7 +11,7 @@ from strictstep.loop.early_stopping import check_monitor
 from strictstep.loop.errors import LoopError
 from strictstep.loop.option_findings import Found, int_or_zero, raised
 from strictstep.loop.options import Options, is_steps_and_dim
-from strictstep.loop.schedule import Interval, count_wanted, wants_value
+from strictstep.loop.schedule import Interval, count_wanted, scheduled_by, wants_value
 from strictstep.loop.step import Step
 from strictstep.schema.describe import describe
 
@@ -67,7 +67,7 @@ def _schedulers(o: Options) -> Iterator[Found]:
             yield f"expected a scheduler with a `step()`, got {describe(scheduler)}, which asks for `{wanted}`", help
         elif wants_value(scheduler):
             yield from _by_value(o, type(scheduler).__name__)
-        scheduled = getattr(scheduler, "optimizer", None)
+        scheduled = scheduled_by(scheduler)
         if isinstance(scheduled, Optimizer) and not _is_given(o, scheduled):
             message = f"expected a scheduler of the optimizer that trains, got {describe(scheduler)} of another one"
             yield message, "build it with the same optimizer that is passed as `optimizer`"

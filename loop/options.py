@@ -86,10 +86,18 @@ class Options:
         return list(given.values() if isinstance(given, Mapping) else given)
 
     @property
-    def example_dim(self) -> int:
-        """The dimension of a batch that counts its examples: 1 where dimension 0 is time."""
+    def optimizer_names(self) -> list[str]:
+        """The classes of the optimizers, each under its name where it has one."""
+        classes = [type(optimizer).__name__ for optimizer in self.optimizers]
+        given = self.optimizer
+        return (
+            [f"{name}: {c}" for name, c in zip(given, classes, strict=True)] if isinstance(given, Mapping) else classes
+        )
+
+    def weights(self) -> Weights:
+        """What reads the weights of batches, whose examples lie in dimension 1 where dimension 0 is time."""
         pair: Any = self.tbptt
-        return int(is_steps_and_dim(pair) and pair[1] == 0)
+        return Weights(self.weight, dim=int(is_steps_and_dim(pair) and pair[1] == 0))
 
     @property
     def listed_loggers(self) -> list[Any]:
@@ -112,7 +120,7 @@ class Options:
             "on_none": self.on_none,
             "on_non_finite": self.on_non_finite,
             "precision": self.precision,
-            "weight": Weights(self.weight, dim=self.example_dim),
+            "weight": self.weights(),
             "device": self.device,
         }
         if self.is_manual:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 
-def random_state(generators: Iterable[torch.Generator] = ()) -> dict[str, Any]:
+def random_state(generators: Iterable[Any] = ()) -> dict[str, Any]:
     """The state of every generator, in tensors and plain numbers, which `weights_only` loads.
 
     Args:
-        generators: those of loaders and samplers, besides the global ones.
+        generators: those of loaders, samplers and datasets (as `is_generator` tells), besides the global ones.
 
     Example:
         >>> state = random_state()
@@ -27,11 +27,11 @@ def random_state(generators: Iterable[torch.Generator] = ()) -> dict[str, Any]:
         "numpy": None if numpy is None else _plain(numpy.random.get_state()),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
-        "generators": [generator.get_state() for generator in generators],
+        "generators": [_state_of(generator) for generator in generators],
     }
 
 
-def set_random_state(state: dict[str, Any], generators: Iterable[torch.Generator] = ()) -> None:
+def set_random_state(state: dict[str, Any], generators: Iterable[Any] = ()) -> None:
     """Bring every generator back to a state; those of `generators` in the same order."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
@@ -43,7 +43,50 @@ def set_random_state(state: dict[str, Any], generators: Iterable[torch.Generator
     if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
         torch.cuda.set_rng_state_all(state["cuda"])
     for generator, own in zip(generators, state["generators"], strict=False):
-        generator.set_state(own)
+        _set_state_of(generator, own)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator of torch, of numpy or of Python.
+
+    Example:
+        >>> is_generator(torch.Generator()), is_generator(random.Random(0)), is_generator(random)
+        (True, True, False)
+    """
+    return isinstance(value, (torch.Generator, random.Random, *_of_numpy()))
+
+
+def _of_numpy() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    return () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    bits = getattr(generator, "bit_generator", None)
+    return _listed(generator.get_state(legacy=False) if bits is None else bits.state)
+
+
+def _set_state_of(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        version, words, gauss = state
+        generator.setstate((version, tuple(words), gauss))
+    elif (bits := getattr(generator, "bit_generator", None)) is not None:
+        bits.state = state
+    else:
+        generator.set_state(state)
+
+
+def _listed(state: Any) -> Any:
+    """A state of numpy's with lists in place of its arrays."""
+    if isinstance(state, dict):
+        return {name: _listed(part) for name, part in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state
 
 
 def seed_all(seed: int) -> None:

@@ -29,6 +29,7 @@ class ProgressBar:
         max_epochs: how many epochs there are; `None` where that is not known.
         enabled: `False` for a bar that does nothing.
         log_every: the least number of steps between two refreshes.
+        done: how many steps of the epoch were taken before, by a run that is resumed.
 
     Example:
         >>> from contextlib import redirect_stderr
@@ -42,20 +43,26 @@ class ProgressBar:
     """
 
     def __init__(
-        self, total: int | None, epoch: int | None, max_epochs: int | None, enabled: bool, log_every: int
+        self,
+        total: int | None,
+        epoch: int | None,
+        max_epochs: int | None,
+        enabled: bool,
+        log_every: int,
+        done: int = 0,
     ) -> None:
         """Start the epoch's clock; in a terminal the empty bar appears."""
         self._name = _name(epoch, max_epochs)
         self._total = total
         self._log_every = log_every
-        self._due = log_every
+        self._due = done + log_every
         stderr = sys.stderr  # `None` in a process without a console
         self._is_shown = enabled and stderr is not None and _is_first_rank()
         self._bar = (
-            _Bar.of(self._name, total) if self._is_shown and stderr is not None and _is_terminal(stderr) else None
+            _Bar.of(self._name, total, done) if self._is_shown and stderr is not None and _is_terminal(stderr) else None
         )
         self._seconds = LINE_SECONDS if self._bar is None else BAR_SECONDS
-        self._steps = self._shown_steps = 0
+        self._steps = self._shown_steps = done
         self._started = self._shown_at = time.monotonic()
 
     def step(self) -> bool:
@@ -103,10 +110,9 @@ class _Bar(tqdm):  # type: ignore[type-arg]  # not generic at run time
     monitor_interval = 0  # no thread of its own: it would refresh by itself, and forks of loader workers would warn
 
     @classmethod
-    def of(cls, name: str, total: int | None) -> "_Bar":
-        return cls(
-            desc=name, total=total, unit=" steps", leave=False, dynamic_ncols=True, mininterval=0, file=sys.stderr
-        )
+    def of(cls, name: str, total: int | None, done: int) -> "_Bar":
+        look: dict[str, Any] = {"unit": " steps", "leave": False, "dynamic_ncols": True, "mininterval": 0}
+        return cls(desc=name, total=total, initial=done, file=sys.stderr, **look)
 
 
 def values_text(values: Mapping[str, Any]) -> str:

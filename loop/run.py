@@ -52,6 +52,8 @@ class Run:
             self._begin()
             while (stopped := self._ended()) is None:
                 self._run_epoch()
+        if stopped == "max_steps":
+            self._watched.after_run(self._saved.history)
         return FitResult(self._saved.history, self._global_step, stopped)
 
     def _begin(self) -> None:
@@ -75,7 +77,8 @@ class Run:
 
     def _run_epoch(self) -> None:
         options, length = self._options, self._training.windows.length
-        bar = ProgressBar(length, self._saved.epoch, options.max_epochs, options.progress_bar, options.log_every)
+        done = -(-self._training.outputs // options.gradient_accumulation_steps) if self._saved.is_within else 0
+        bar = ProgressBar(length, self._saved.epoch, options.max_epochs, options.progress_bar, options.log_every, done)
         values: Mapping[str, float] = {}
         try:
             values = self._epoch_values(bar)
@@ -213,7 +216,7 @@ def _evaluation(options: Options, ops: Ops) -> Evaluation:
         None,
         options.strict,
         options.precision,
-        options.weight,
+        options.weights(),
         options.device,
         options.epoch_end,
         options.log_every,

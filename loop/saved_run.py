@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from strictstep.loop.checkpoint import FORMAT, fingerprint, read, require_loadable, require_same, write
+from strictstep.loop.checkpoint import FORMAT, read, write
+from strictstep.loop.device import walked
 from strictstep.loop.early_stopping import Best, Patience
 from strictstep.loop.errors import LoopWarning
 from strictstep.loop.loader import Loader
 from strictstep.loop.log_book import LogBook
+from strictstep.loop.made_for import made_for, require_same
 from strictstep.loop.options import Options
 from strictstep.loop.random_state import random_state, set_random_state
 from strictstep.loop.schedule import Schedule
 from strictstep.loop.training_pass import TrainingPass
+from strictstep.schema.describe import numpy_type
 
 
 class Held(NamedTuple):
@@ -68,7 +71,7 @@ class SavedRun:
         generators = [generator for loader in loaders for generator in loader.generators()]
         self._generators = list({id(generator): generator for generator in generators}.values())
         self._random_at_start: dict[str, Any] | None = None
-        self._is_proven = self._has_warned = False
+        self._has_warned = False
 
     def begin_epoch(self) -> None:
         """Begin the next epoch, unless one is open; the loader's order hangs on the random state at the beginning."""
@@ -88,9 +91,9 @@ class SavedRun:
         state = self._state(None)
         if self.rule.monitor in values and self.best.improves(values[self.rule.monitor]):
             state["best"] = self.best.value
-            self._write(self.rule.best, state)
+            write(self.rule.best, state)
         if not is_saved:
-            self._write(self.rule.last, state)
+            write(self.rule.last, state)
 
     def is_due(self) -> bool:
         """Whether a checkpoint within the epoch is due after this step."""
@@ -110,7 +113,7 @@ class SavedRun:
         """Write `last.pt` as of the end of training, its validation still to come."""
         if self.rule is not None and held is not None:
             within = {"position": self._training.windows.position(), "training": held.training}
-            self._write(self.rule.last, {**self._state(within), "random": held.random})
+            write(self.rule.last, {**self._state(within), "random": held.random})
 
     def save_within(self) -> bool:
         """Write `last.pt` in the middle of an epoch; tell whether it could be."""
@@ -119,7 +122,7 @@ class SavedRun:
             return False
         self._training.optimization.read_waiting()  # no checkpoint before it is known that its losses were finite
         within = {"position": self._training.windows.position(), "training": self._training.state_dict()}
-        self._write(self.rule.last, self._state(within))
+        write(self.rule.last, self._state(within))
         return True
 
     def resume(self, given: Any) -> None:
@@ -133,7 +136,7 @@ class SavedRun:
         if path is None or (given is True and not path.exists()):
             return
         state = read(path / "last.pt" if path.is_dir() else path)
-        require_same(state["made_for"], self._made_for())
+        require_same(state["made_for"], self._made_for)
         self._load(state)
 
     def _warn_of_kept(self) -> None:
@@ -145,7 +148,7 @@ class SavedRun:
 
     @property
     def _can_save_within(self) -> bool:
-        return not self._training.values.kept and self._training.windows.can_resume_here
+        return not self._training.values.kept
 
     def _load(self, state: Mapping[str, Any]) -> None:
         for logger, own in zip(self._book.resumable(), state["loggers"], strict=False):
@@ -156,8 +159,10 @@ class SavedRun:
         self._schedule.load_state_dict(state["schedulers"])
         self._training.optimization.load_state_dict(state["optimization"])
         self.history = state["history"]
-        self.best.value = state["best"]
-        if self._patience is not None and state["patience"] is not None:
+        then, now = state["watched"], self._watched()  # the best of another value says nothing of this one
+        if then["best"] == now["best"]:
+            self.best.value = state["best"]
+        if self._patience is not None and then["patience"] == now["patience"]:
             self._patience.best.value, self._patience.waited = state["patience"]
         self._book.step_names.update(state["logged_names"])
         self._load_epoch(state)
@@ -177,15 +182,16 @@ class SavedRun:
         loader = self._training.windows.loader
         return {
             "format": FORMAT,
-            "made_for": self._made_for(),
+            "made_for": self._made_for,
             "model": self._model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "schedulers": self._schedule.state_dict(),
+            "optimizers": [_plain(optimizer.state_dict()) for optimizer in self._optimizers],
+            "schedulers": _plain(self._schedule.state_dict()),
             "optimization": self._training.optimization.state_dict(),
             "epoch": self.epoch,
             "within": within,
             "loader": loader.source.state_dict() if loader.is_stateful and within is None else None,
             "history": self.history,
+            "watched": self._watched(),
             "best": self.best.value,
             "patience": None if self._patience is None else [self._patience.best.value, self._patience.waited],
             "loggers": [logger.state_dict() for logger in self._book.resumable()],
@@ -194,22 +200,17 @@ class SavedRun:
             "random": random_state(self._generators),
         }
 
+    @property
     def _made_for(self) -> dict[str, Any]:
-        options = self._options
-        return {
-            "gradient_accumulation_steps": options.gradient_accumulation_steps,
-            "model": fingerprint(self._model),
-            "optimizer": [type(optimizer).__name__ for optimizer in self._optimizers],
-            "parameter groups": [[len(group["params"]) for group in o.param_groups] for o in self._optimizers],
-            "scheduler": [type(scheduler).__name__ for scheduler in options.schedulers],
-            "scheduler_interval": options.scheduler_interval if options.schedulers else None,
-            "precision": options.precision,
-            "loggers that go on with their file": len(self._book.resumable()),
-            "tbptt": None if options.tbptt is None else list(options.tbptt),
-        }
+        return made_for(self._options, len(self._book.resumable()), self._training.windows.loader.is_stateful)
 
-    def _write(self, path: Path, state: dict[str, Any]) -> None:
-        write(path, state)
-        if not self._is_proven:
-            require_loadable(path)
-            self._is_proven = True
+    def _watched(self) -> dict[str, list[str | None] | None]:
+        """What the best value is the best of, and what patience waits for."""
+        rules = {"best": self.rule, "patience": None if self._patience is None else self._patience.rule}
+        return {name: None if rule is None else [rule.monitor, rule.mode] for name, rule in rules.items()}
+
+
+def _plain(state: Any) -> Any:
+    """Numbers of numpy (a rate that a schedule computed) as Python's, which a checkpoint can hold; float32 has none."""
+    numbers = tuple(numpy_type(name) for name in ("float64", "integer", "bool_"))
+    return walked(state, lambda leaf: leaf.item() if issubclass(type(leaf), numbers) else leaf)

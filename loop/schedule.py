@@ -39,7 +39,7 @@ class Schedule:
         self.is_empty = not schedulers
         self._interval = interval
         self._monitor = monitor
-        optimizers = {id(optimizer): optimizer for s in schedulers if (optimizer := getattr(s, "optimizer", None))}
+        optimizers = {id(optimizer): optimizer for s in schedulers if (optimizer := scheduled_by(s))}
         self._optimizers = list(optimizers.values())
 
     def rates(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Schedule:
         # The groups are read anew each time: `load_state_dict` of an optimizer replaces them.
         rates = [group["lr"] for optimizer in self._optimizers for group in optimizer.param_groups]
         # A rate that is a tensor is changed in place: the one that is logged must stay.
-        rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
+        rates = [rate.clone() if isinstance(rate, Tensor) else float(rate) for rate in rates]
         return {"lr" if len(rates) == 1 else f"lr_{index}": rate for index, rate in enumerate(rates)}
 
     def after_step(self, place: str) -> None:
@@ -74,6 +74,12 @@ class Schedule:
         """Go on from the states of a checkpoint."""
         for scheduler, state in zip(self._schedulers, states, strict=True):
             scheduler.load_state_dict(state)
+
+
+def scheduled_by(scheduler: Any) -> Any:
+    """The optimizer of a scheduler, or of one that it wraps, as Accelerate's do; `None` where it names none."""
+    own = getattr(scheduler, "optimizer", None)
+    return own if own is not None else getattr(getattr(scheduler, "scheduler", None), "optimizer", None)
 
 
 def wants_value(scheduler: Any) -> bool:

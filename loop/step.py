@@ -46,7 +46,8 @@ class Step:
         self.name = name_of(function)
         parameters = _parameters(function, self.name)
         self.names = _asked_for(parameters, self.name)
-        takes_model = _takes_model(parameters, self.name, getattr(function, "__self__", None) is model)
+        is_method = function is model or getattr(function, "__self__", None) is model
+        takes_model = _takes_model(parameters, self.name, is_method)
         self.run: Callable[..., object] = MethodType(function, model) if takes_model else function
 
 
@@ -76,7 +77,8 @@ def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
         raise _wrong(f"expected a function or a method as step, got {describe(function)}", "pass the function itself")
     bound = function.keywords if isinstance(function, functools.partial) else {}
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        called = function.forward if isinstance(function, nn.Module) else function
+        parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):
         help = "wrap it: `def training_step(model, batch): ...`"
         raise _wrong(f"expected a step with a signature that can be read, got `{name}`", help) from None

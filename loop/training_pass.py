@@ -29,6 +29,7 @@ class TrainingPass:
     Attributes:
         stepped: how many optimizer steps this epoch has had.
         skipped: how many micro-batches of this epoch were skipped.
+        outputs: how many micro-batches of this epoch have been taken, skipped ones included.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class TrainingPass:
 
     def _begin(self, epoch: int) -> None:
         self.epoch = epoch
-        self.stepped = self.skipped = 0
-        self._outputs = self._nones = 0
+        self.stepped = self.skipped = self.outputs = 0
+        self._nones = 0
         self._hiddens: Any = None
 
     def start(self, epoch: int) -> None:
@@ -64,11 +65,12 @@ class TrainingPass:
         """Take a step on the next window; `None` at the end of the epoch."""
         batches = self.windows.next()
         if not batches:
+            self._hiddens = None
             return None
         rates = None if self._schedule.is_empty else self._schedule.rates()
         report = self._taken(batches)
         self.stepped += report.stepped
-        self._outputs += len(report.outputs)
+        self.outputs += len(report.outputs)
         if report.skipped:
             self._count_skips(report)
         step = self.optimization.global_step if report.stepped else None
@@ -84,7 +86,7 @@ class TrainingPass:
         """
         self.windows.loader.stop()
         self.optimization.read_waiting()
-        if self._outputs and self._nones == self._outputs:
+        if self.outputs and self._nones == self.outputs:
             message = f"expected something to train on in epoch {self.epoch}, got None from each of {self._nones} steps"
             raise LoopError("all_returned_none", message, "was a `return` forgotten in the training step?")
         self._refuse_idle_optimizers()
@@ -94,10 +96,10 @@ class TrainingPass:
     @property
     def has_skipped_all(self) -> bool:
         """Whether every micro-batch of the epoch was skipped."""
-        return 0 < self.skipped == self._outputs
+        return 0 < self.skipped == self.outputs
 
     def _refuse_idle_optimizers(self) -> None:
-        trained_on = self._outputs - self.skipped
+        trained_on = self.outputs - self.skipped
         if trained_on and not self.stepped and isinstance(self.optimization, ManualOptimization):
             message = f"expected an optimizer step in epoch {self.epoch}, got none in {trained_on} batches"
             help = "optimizers in a list or a dict are the step's own: name `optimizers` in it, and call their `step()`"
@@ -111,7 +113,7 @@ class TrainingPass:
         Raises:
             LoopError: with the code `checkpoint_unsavable`, for hiddens in containers that only pickle could load.
         """
-        counts = {"stepped": self.stepped, "skipped": self.skipped, "outputs": self._outputs, "nones": self._nones}
+        counts = {"stepped": self.stepped, "skipped": self.skipped, "outputs": self.outputs, "nones": self._nones}
         require_plain(self._hiddens)
         return {"counts": counts, "values": self.values.state_dict(), "hiddens": self._hiddens}
 
@@ -120,7 +122,7 @@ class TrainingPass:
         self._begin(epoch)
         counts = state["counts"]
         self.stepped, self.skipped = counts["stepped"], counts["skipped"]
-        self._outputs, self._nones = counts["outputs"], counts["nones"]
+        self.outputs, self._nones = counts["outputs"], counts["nones"]
         self.values.load_state_dict(state["values"])
         self.windows.start(epoch, position)
         self._hiddens = state["hiddens"]

@@ -1,10 +1,12 @@
 """The names that options watch: looked for among the values as soon as these are known, not after hours."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from strictstep.loop.early_stopping import require_known
 from strictstep.loop.epoch_values import EpochValues
+from strictstep.loop.errors import LoopWarning
 from strictstep.loop.options import Options
 
 Prefix = Literal["", "val_"]
@@ -62,6 +64,14 @@ class WatchedNames:
             for prefix in ("", "val_") if is_validated else ("",):
                 self._require(values, prefix)
             self._unseen = {owner: name for owner, name in self._unseen.items() if name not in values}
+
+    def after_run(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Warn of names that never came, since no epoch was validated: with `max_steps` nobody knows that before."""
+        seen = {name for values in history for name in values}
+        for owner, name in self._unseen.items():
+            if self._has_validation and name.startswith("val_") and name not in seen:
+                message = f"`{owner}` watched `{name}`, which never came: no epoch was validated; validate more often"
+                warnings.warn(message, LoopWarning, 2)
 
     def _require(self, names: Iterable[str], prefix: Prefix | str) -> None:
         for owner, name in self._unseen.items():

@@ -3,6 +3,8 @@
 from typing import Any
 
 from strictstep.loop.chunks import chunks
+from strictstep.loop.device import versions
+from strictstep.loop.errors import LoopError
 from strictstep.loop.loader import Loader
 from strictstep.loop.random_state import random_state, set_random_state
 
@@ -36,7 +38,10 @@ class Windows:
     def start(self, epoch: int, position: dict[str, Any] | None = None) -> None:
         """Begin an epoch, or go on in the middle of it."""
         self._done = position["batches"] if position else 0
-        self.loader.start(epoch, self._done, position["loader"] if position else None)
+        if position is None:
+            self.loader.start(epoch)
+        else:
+            self.loader.start(epoch, self._done, position["loader"], position["has_ended"])
 
     def next(self) -> list[Any]:
         """The next window; empty at the end of the epoch."""
@@ -45,21 +50,32 @@ class Windows:
         if (batch := loader.fetch()) is loader.END:
             return []
         window = [batch]
-        while len(window) < self._size and (batch := loader.fetch()) is not loader.END:
-            window.append(batch)
+        if self._size > 1:
+            self._fill(window)
         self._done = loader.batches
         return window
+
+    def _fill(self, window: list[Any]) -> None:
+        """Fetch the other micro-batches.
+
+        Raises:
+            LoopError: with the code `window_changed`, for a loader that fills one buffer again and again.
+        """
+        loader, given = self.loader, versions(window)
+        while len(window) < self._size and (batch := loader.fetch()) is not loader.END:
+            window.append(batch)
+            given += versions(batch)
+        if versions(window) != given:
+            message = "expected `train_batches` to leave the batches of a window as they are, got some changed in place"
+            raise LoopError(
+                "window_changed", message, "give a copy of the buffer that is filled: `yield buffer.clone()`"
+            )
 
     def position(self) -> dict[str, Any]:
         """How far the epoch is, for a checkpoint."""
         loader = self.loader
         state = loader.source.state_dict() if loader.is_stateful else None
-        return {"batches": self._done, "chunks": 0, "random": None, "loader": state}
-
-    @property
-    def can_resume_here(self) -> bool:
-        """Whether the position can be found again."""
-        return True
+        return {"batches": self._done, "has_ended": loader.has_ended, "chunks": 0, "random": None, "loader": state}
 
     @property
     def length(self) -> int | None:
@@ -75,15 +91,15 @@ class ChunkWindows(Windows):
         loader: where the batches come from.
         steps: time steps of a chunk.
         dim: the dimension of time.
-        is_saved: whether checkpoints are written: then the random state before each batch is kept, since a batch that
-            is half done is fetched again, and may be drawn.
+        is_saved: whether checkpoints are written: then the state before each batch is kept, of the random generators
+            and of a stateful loader, since a batch that is half done is fetched again, and may be drawn.
     """
 
     def __init__(self, loader: Loader, steps: int, dim: int, is_saved: bool = False) -> None:
         """Keep how to cut."""
         super().__init__(loader)
         self._is_saved = is_saved
-        self._random: dict[str, Any] | None = None
+        self._before: dict[str, Any] = {}
         self._steps = steps
         self._dim = dim
         self._left: list[Any] = []
@@ -111,17 +127,13 @@ class ChunkWindows(Windows):
         position = super().position()
         if not self._left:
             return position
-        return {**position, "batches": self.loader.batches - 1, "chunks": self._taken, "random": self._random}
-
-    @property
-    def can_resume_here(self) -> bool:
-        """Whether the position can be found again: a stateful loader gives the batch of a half no second time."""
-        return not (self._left and self.loader.is_stateful)
+        return {**position, **self._before, "chunks": self._taken}
 
     def _fetched(self) -> bool:
         """Fetch a batch and cut it; false at the end of the epoch."""
         self.first, self._taken = self.loader.batches, 0
-        self._random = random_state(self.loader.generators()) if self._is_saved else None
+        if self._is_saved:
+            self._before = {**super().position(), "random": random_state(self.loader.generators())}
         batch = self.loader.fetch()
         if batch is self.loader.END:
             return False

@@ -559,6 +559,8 @@ def test_a_checkpoint_folder_that_is_a_file_is_refused_at_once(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(LoopError, match="expected a folder as `checkpoint`, got the file"):
         Run(tmp_path)(checkpoint=tmp_path / "file")
+    with pytest.raises(LoopError, match="expected a folder as `checkpoint`, got one within the file"):
+        Run(tmp_path)(checkpoint=tmp_path / "file" / "run" / "1")
 
 
 def test_a_state_without_its_parts_is_refused(tmp_path: Path) -> None:

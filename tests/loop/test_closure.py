@@ -633,3 +633,35 @@ def test_an_error_of_another_rank_stops_a_step_that_went_well_here(model: Any, m
         optimization.step(make_batch())
     assert_same(model, before)
     assert optimization.global_step == 0
+
+
+def test_a_hook_before_the_step_finds_gradients_as_in_a_loop_without_closure(model: Any, make_batch: Any) -> None:
+    other, batch = copy.deepcopy(model), make_batch()
+
+    def clipping(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-3)
+
+    optimizers = [SGD(one.parameters(), lr=0.1) for one in (model, other)]
+    for optimizer in optimizers:
+        optimizer.register_step_pre_hook(clipping)
+    AutomaticOptimization(model, loss_of, optimizers[0]).step(batch)
+    loss_of(other, batch).backward()
+    optimizers[1].step()
+    assert_same(model, parameters_of(other))
+
+
+def test_an_optimizer_that_cannot_do_without_its_closure_gets_it_whatever_its_hooks(
+    model: Any, make_batch: Any
+) -> None:
+    optimizer = LBFGS(model.parameters(), max_iter=3)
+    optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: None)
+    assert AutomaticOptimization(model, loss_of, optimizer).step(make_batch()).evaluations > 1
+
+
+def test_what_an_optimizer_refuses_before_its_closure_is_its_own_error(model: Any, make_batch: Any) -> None:
+    class Guarded(SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise ValueError("call `.train()` first")
+
+    with pytest.raises(ValueError, match=r"^call `\.train\(\)` first\nin training step `loss_of`"):
+        AutomaticOptimization(model, loss_of, Guarded(model.parameters(), lr=0.1)).step(make_batch())

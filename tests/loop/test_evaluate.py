@@ -325,3 +325,17 @@ def test_a_metric_whose_compute_fails_is_reset_and_so_are_the_others() -> None:
     with pytest.raises(ZeroDivisionError):
         evaluate(nn.Identity(), validation_step, [torch.ones(1)])
     assert [float(metric.weight) for metric in metrics.values()] == [0, 0]
+
+
+def deployed() -> Any:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 1)).eval()
+    yield torch.jit.freeze(torch.jit.script(model))
+    yield torch.export.export(model, (torch.ones(2, 3),)).module()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_model_that_was_deployed_is_evaluated_as_it_is(number: int) -> None:
+    model = list(deployed())[number]
+    batch = torch.ones(2, 3)
+    assert evaluate(model, lambda model, batch: model(batch).sum(), [batch]) == {"loss": model(batch).sum().item()}

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torchmetrics
+from accelerate.scheduler import AcceleratedScheduler
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from strictstep.loop import AutomaticOptimization, JSONLLogger, LoopError, ManualOptimization, fit
+from strictstep.loop import AutomaticOptimization, EarlyStopping, JSONLLogger, LoopError, ManualOptimization, fit
 from strictstep.loop.early_stopping import require_known
 from strictstep.loop.errors import LoopWarning
 from strictstep.schema import validate_step
@@ -270,3 +272,81 @@ def test_a_norm_beyond_any_float_measures_without_clipping() -> None:
 def test_a_logger_on_a_folder_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(LoopError, match="expected a file for `JSONLLogger`, got the folder"):
         JSONLLogger(tmp_path)
+
+
+def mean_square(model: Any, batch: Any) -> Any:
+    return model(batch).pow(2).mean()
+
+
+def trained(batches: Any, **options: Any) -> Any:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given: dict[str, Any] = {"optimizer": optimizer, "max_epochs": 1, "progress_bar": False, **options}
+    return fit(model, mean_square, batches, **given)
+
+
+def test_a_loader_that_fills_one_buffer_is_refused_as_window() -> None:
+    buffer = torch.zeros(4, 3)
+
+    def filled() -> Any:
+        for number in range(4):
+            yield buffer.fill_(number)
+
+    assert trained(filled()).global_step == 4
+    with pytest.raises(LoopError, match="expected `train_batches` to leave the batches of a window") as caught:
+        trained(filled(), gradient_accumulation_steps=2)
+    assert caught.value.code == "window_changed"
+
+
+def test_one_batch_given_again_may_be_a_window() -> None:
+    assert trained([torch.ones(4, 3)] * 4, gradient_accumulation_steps=2).global_step == 2
+
+
+class AtMost(Sampler[int]):
+    """Has a length that is a bound."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+def test_a_sampler_that_gives_fewer_than_it_says_ends_its_epoch() -> None:
+    loader: Any = DataLoader(torch.ones(10, 3), batch_sampler=BatchSampler(AtMost(), 2, False))  # type: ignore[arg-type]
+    assert trained(loader).global_step == 2
+
+
+def test_a_dataset_that_grows_while_it_is_trained_on_ends_its_epoch_as_it_began() -> None:
+    replay = [torch.ones(3) for _ in range(8)]
+    loader: Any = DataLoader(replay, batch_size=2)  # type: ignore[arg-type]
+    result = trained(loader, after_step=lambda report: replay.append(torch.ones(3)), max_epochs=2)
+    assert result.global_step == 4 + 6
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, AttributeError])
+def test_a_loader_whose_length_is_not_to_be_had_is_iterated(error: Any) -> None:
+    class Lengthless(list[Any]):
+        def __len__(self) -> int:
+            raise error("no length")
+
+    assert trained(Lengthless([torch.ones(4, 3)] * 3)).global_step == 3
+
+
+def test_a_watched_value_that_never_came_is_warned_of_at_the_end() -> None:
+    options: dict[str, Any] = {"validation_step": mean_square, "validation_batches": [torch.ones(4, 3)]}
+    options |= {"max_epochs": None, "validate_every": 9, "early_stopping": EarlyStopping("val_loss")}
+    with pytest.warns(LoopWarning, match=r"^`early_stopping` watched `val_loss`, which never came: no epoch was"):
+        trained([torch.ones(4, 3)] * 4, max_steps=12, **options)
+    assert trained([torch.ones(4, 3)] * 4, max_steps=36, **options).global_step == 36
+
+
+def test_the_rates_of_a_scheduler_within_another_object_are_logged() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = AcceleratedScheduler(torch.optim.lr_scheduler.StepLR(optimizer, 1), optimizer, step_with_optimizer=False)
+    result = fit(
+        model, mean_square, [torch.ones(4, 3)], optimizer=optimizer, scheduler=wrapped, max_epochs=2,
+        progress_bar=False,
+    )  # fmt: skip
+    assert [values["lr"] for values in result.history] == [0.1, pytest.approx(0.01)]

@@ -200,3 +200,20 @@ def test_a_name_before_the_batch_is_refused(step: Any) -> None:
 def test_a_batch_with_a_default_is_still_the_batch() -> None:
     model = nn.Linear(1, 1)
     assert Step(model, lambda model, batch=None: (model, batch)).run(BATCH) == (model, BATCH)
+
+
+class Whole(nn.Module):
+    def forward(self, batch: Any) -> Any:
+        return self, batch
+
+
+def test_a_model_that_is_its_own_step_gets_the_batch() -> None:
+    model = Whole()
+    assert Step(model, model).run(BATCH) == (model, BATCH)
+
+
+def test_the_signature_of_a_module_is_that_of_its_forward() -> None:
+    model = nn.Bilinear(1, 1, 1)
+    with pytest.raises(LoopError, match="got `Bilinear` which requires `input1`, `input2`") as caught:
+        Step(model, model)
+    assert caught.value.code == "step_signature"

@@ -207,3 +207,11 @@ def test_a_run_that_is_resumed_within_a_drawn_batch_goes_on_with_the_same_draws(
     for steps in range(1, 6):
         run(str(steps), max_steps=steps)
         assert run(str(steps)) == whole
+
+
+def test_with_time_in_dimension_0_validation_counts_its_examples_in_dimension_1_too() -> None:
+    def step(model: Any, batch: Any) -> Any:
+        return {"loss": model.rate * 0 + batch.mean()}
+
+    validated = {"validation_step": step, "validation_batches": [torch.full((4, 8), 0.0), torch.full((4, 2), 1.0)]}
+    assert train(step, [torch.ones(4, 2)], tbptt=(2, 0), **validated).history[0]["val_loss"] == 0.2
