@@ -5,11 +5,12 @@ container an object is, is decided by its exact type, so no code of a subclass r
 stops at the first fault; only then a second one lists them all.
 """
 
+import enum
 import functools
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +33,25 @@ def key_text(key: object) -> str:
     """Return a key as a plain `str`; a subclass of it (a StrEnum, `numpy.str_`) gives its text."""
     if issubclass(type(key), str):
         return str.__str__(key)
-    raise fault("key_not_string", "a name (str) as key", key, "use text for keys, for example `str(key)`")
+    raise fault("key_not_string", "a name (str) as key", key, _help_key(type(key)))
+
+
+def _help_key(kind: type) -> str:
+    if issubclass(kind, (dict, list, set)):  # none of them is a key: it stands in a list of names
+        return "a list of names holds no containers: return one dict of names to values in its place"
+    for kinds, text in _TEXTS_OF_KEYS:
+        if issubclass(kind, kinds):
+            return f"use text for keys, for example `{text}`"
+    return "use text for keys"
+
+
+# `str` of the first three is no name: 'K.LOSS', "b'loss'", "('a', 'b')"
+_TEXTS_OF_KEYS: tuple[tuple[Any, str], ...] = (
+    (enum.Enum, "key.value"),
+    (bytes, "key.decode()"),
+    (tuple, '"/".join(key)'),
+    ((int, float), "str(key)"),
+)
 
 
 def listed(values: Iterable[Item]) -> list[Item]:
@@ -92,13 +111,27 @@ def rebuilt(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return _mapped(value, leaf, {})
 
 
+def leaves(value: Any) -> list[Any]:
+    """What stands at the ends of a tree, tensors and all else; of what is shared, once."""
+    found: list[Any] = []
+    rebuilt(value, found.append)
+    return found
+
+
 def _mapped(value: Any, leaf: Callable[[Any], Any], made: dict[int, Any]) -> Any:
     if not is_container(type(value)):
         return leaf(value)
     if id(value) not in made:
-        children = value.values() if issubclass(type(value), dict) else value
-        made[id(value)] = _like(type(value), value, [_mapped(child, leaf, made) for child in children])
+        made[id(value)] = _like(type(value), value, [_mapped(child, leaf, made) for child in values_in(value)])
     return made[id(value)]
+
+
+def values_in(value: Any) -> Iterable[Any]:
+    """The values that a dict, list or tuple holds, which an `__iter__` of a namedtuple's own may not give."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        return cast(Iterable[Any], value.values())
+    return (list if issubclass(kind, list) else tuple).__iter__(value)
 
 
 def _mapping_faults(values: Any, check: Check) -> Iterator[Fault]:

@@ -3,6 +3,7 @@
 What an object is, is decided by `type(value)`: `__class__`, `__repr__` and `__len__` are the object's own and may lie.
 """
 
+import enum
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from strictstep.schema.names import looks_like_ascii
 
 Location = tuple[str | int, ...]
 
@@ -81,7 +84,7 @@ def _step_text(step: str | int) -> str:
 def printable(name: str) -> str:
     """A name as it may stand in a message: short, on one line, and in characters that any terminal can show."""
     name = _cut(name)
-    return name if name.isprintable() else _cut(ascii(name)[1:-1])
+    return name if name.isprintable() and not looks_like_ascii(name) else _cut(ascii(name)[1:-1])
 
 
 def _cut(text: str, width: int = TEXT_WIDTH) -> str:
@@ -132,6 +135,11 @@ def _float_text(value: float) -> str:
     return f"{text}.0" if text.lstrip("-").isdigit() else text  # `float 5` would read like an int
 
 
+def _text(value: str) -> str:
+    text = _cut(str.__str__(value))
+    return f"{type_name(type(value))} {ascii(text) if looks_like_ascii(text) else repr(text)}"
+
+
 def _sequence(value: tuple[object, ...] | list[object]) -> str:
     kind: Any = tuple if issubclass(type(value), tuple) else list
     length = kind.__len__(value)
@@ -156,7 +164,8 @@ _WORDS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     (int, _int),
     (float, lambda value: f"{type_name(type(value))} {_float_text(float.__pos__(value))}"),
     (complex, lambda value: f"{type_name(type(value))} {complex.__pos__(value):.6g}"),
-    (str, lambda value: f"{type_name(type(value))} {_cut(str.__str__(value))!r}"),
+    (str, _text),
+    (enum.Enum, lambda value: f"{type_name(type(value))}.{printable(str.__str__(value._name_))}"),
     ((tuple, list), _sequence),
     (dict, _sized(dict.__len__)),
     (set, _sized(set.__len__)),

@@ -125,6 +125,11 @@ def refuse_unchecked_scalars(owner: str, field: str, annotation: Any) -> None:
         )
 
 
+def has_alias(info: FieldInfo) -> bool:
+    """Tell whether a value would be read, or written, under another name than its own."""
+    return any(name is not None for name in (info.alias, info.validation_alias, info.serialization_alias))
+
+
 def has_shapes(annotation: Any) -> bool:
     """Tell whether a jaxtyping annotation stands anywhere in an annotation."""
     return any(getattr(type(bare(part)), "__module__", "").startswith("jaxtyping") for part in nested(annotation))
@@ -162,7 +167,7 @@ def _is_scalar(hint: Any) -> bool:
     if texts.intersection(get_args(ReduceOp)) and reduction(hint) not in texts:  # `Annotated[Scalar, "sum"]`: a mean
         return False
     extras = [extra for extra in _metadata(hint) if not isinstance(extra, (Reduce, Checked, str))]
-    if any(not isinstance(extra, FieldInfo) or extra.metadata for extra in extras):
+    if any(not isinstance(extra, FieldInfo) or extra.metadata or has_alias(extra) for extra in extras):
         return False
     if SCALAR in _metadata(hint):
         return True

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strictstep.schema.containers import is_container
+from strictstep.schema.containers import is_container, values_in
 from strictstep.schema.describe import describe
 from strictstep.schema.scalars import REAL, host_number
 
@@ -108,7 +108,7 @@ def _form(value: Any, max_values: int) -> Any:
         return {"$object": _full_name(kind)}
     if issubclass(kind, dict):
         return _dict_form(value, max_values)
-    return [_form(item, max_values) for item in (list if kind is list else tuple).__iter__(value)]
+    return [_form(item, max_values) for item in values_in(value)]
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
@@ -116,8 +116,7 @@ def _count(value: Any, known: dict[int, int]) -> int:
     if not is_container(type(value)):
         return 1
     if id(value) not in known:
-        children = value.values() if issubclass(type(value), dict) else value
-        known[id(value)] = 1 + sum(_count(child, known) for child in children)
+        known[id(value)] = 1 + sum(_count(child, known) for child in values_in(value))
     return known[id(value)]
 
 

@@ -7,6 +7,7 @@ and in words. `Model.model_json_schema(mode="serialization")` is the schema of `
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler
@@ -31,8 +32,7 @@ from strictstep.schema.json_types import TAGGED_FLOAT, TAGGED_INT, Number, Tagge
 _WRITTEN_AS_TYPED = frozenset(
     {"any", "none", "bool", "int", "float", "str", "literal", "list", "tuple", "dict", "typed-dict", "typed-dict-field"}
     | {"nullable", "union", "tagged-union", "default", "chain", "definitions", "definition-ref", "is-instance"}
-    | {"function-before", "function-after", "function-wrap", "function-plain", "lax-or-strict", "json-or-python"}
-    | {"model", "model-fields", "model-field", "custom-error"}
+    | {"function-before", "function-after", "function-wrap", "model", "model-fields", "model-field", "custom-error"}
 )
 
 
@@ -93,8 +93,24 @@ class StepJsonSchema(GenerateJsonSchema):
             return super().dict_schema(schema)
         return {"anyOf": [super().dict_schema(schema), self._form_of(TaggedDict)]}
 
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Record a model of the user's own within an output as an object, as it is written."""
+        is_foreign = not any(base.__module__.startswith("strictstep.") for base in schema["cls"].__mro__)
+        return self._form_of(Value) if is_foreign and self._of_users_types else super().model_schema(schema)
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        """Record the members of an enum as objects, not by their values."""
+        is_plain = all(type(value) in (str, int, bool, NoneType) for value in schema["expected"])
+        return super().literal_schema(schema) if is_plain or not self._of_users_types else self._form_of(Value)
+
+    def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
+        """Describe what has no JSON type, such as a function, as anything."""
+        return self._form_of(Value) if self._of_users_types else {}
+
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
         """Say that no name is accepted but the listed ones; pydantic says so only from version 2.12 on."""
+        if self._of_users_types and any(name.startswith("$") for name in schema["fields"]):
+            return self._form_of(Value)  # which is written with a tag
         extras = schema.get("config", {}).get("extra_fields_behavior")
         closed = {"additionalProperties": False} if extras == "forbid" else {}
         return {**closed, **super().typed_dict_schema(schema)}
@@ -184,7 +200,7 @@ def _needs_value(field: JsonSchema, handler: GetJsonSchemaHandler) -> bool:
 
 def _contract(kind: Any) -> JsonSchema | None:
     if hasattr(kind, "dim_str"):
-        return shaped(kind)
+        return shaped(kind) if kind.array_type is Tensor else None
     return ANY_TENSOR if issubclass(kind, Tensor) else None
 
 

@@ -3,7 +3,9 @@
 The first lines of each are the hot path: an ordinary loss passes a handful of attribute reads and is returned as it is.
 """
 
+import inspect
 from collections.abc import Iterator
+from types import CoroutineType
 from typing import Any
 
 import torch
@@ -11,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from strictstep.schema.describe import describe, numpy_type
-from strictstep.schema.faults import fault, fault_saying, gathered, guarded, unreadable
-from strictstep.schema.scalars import FLOATING, REAL, STRIDED, host_number
+from strictstep.schema.faults import fault, fault_saying, faults_of, gathered, guarded, unreadable
+from strictstep.schema.scalars import FLOATING, REAL, STRIDED, host_number, scalar
 
 
 def training_loss(value: Any) -> Tensor:
@@ -89,13 +91,14 @@ def _faults(value: Any, expected: str, dtypes: frozenset[torch.dtype], graph: bo
         yield fault("loss_not_tensor", expected, value, _help_not_tensor(value))
     elif value.is_nested or value.layout is not STRIDED:
         yield fault("loss_not_strided", "a dense tensor", value, "reduce it to a dense scalar, as `.sum()` does")
-    elif value.dtype not in dtypes:
-        kind = "real floating" if dtypes is FLOATING else "real"
-        yield fault("loss_not_floating", f"a {kind} dtype", value, _help_dtype(value.dtype))
     else:
+        if value.dtype not in dtypes:
+            kind = "real floating" if dtypes is FLOATING else "real"
+            yield fault("loss_not_floating", f"a {kind} dtype", value, _help_dtype(value.dtype))
         if value.numel() != 1:
             yield fault("loss_not_scalar", f"{expected} (shape `[]`)", value, _help_not_scalar(value, graph))
-        if graph and value.grad_fn is None:
+        # No graph leads to an int, which is told by its dtype.
+        if graph and value.grad_fn is None and (value.is_floating_point() or value.is_complex()):
             yield _without_graph(value)
 
 
@@ -126,15 +129,38 @@ def _help_not_tensor(value: Any) -> str:
         return "return the tensor itself, without `.item()`"
     if issubclass(kind, str):
         return "strings are never parsed: return the tensor itself"
-    if issubclass(kind, dict):
-        return "sum the parts, for example `sum(parts.values())`, and put them in `log`"
-    if issubclass(kind, (list, tuple)):
-        return "sum the parts, for example `sum(parts)` or `torch.stack(parts).sum()`, and put them in `log`"
     if issubclass(kind, (numpy_type("ndarray"), numpy_type("generic"))):
         return "return the tensor itself, without `.numpy()`"
     if callable(value):
         return "call it, and return the tensor that it gives"
-    return "return the loss tensor that the model's output leads to"
+    if issubclass(kind, CoroutineType):
+        return "`await` it, or make what gives it a plain function: replace `async def` by `def`"
+    return _help_parts(value)
+
+
+def _help_parts(value: Any) -> str:
+    kind = type(value)
+    if issubclass(kind, dict):
+        return _help_dict(value)
+    if inspect.getattr_static(value, "loss", None) is not None:  # which runs no code of the user's
+        return "it has a loss of its own: return that, for example `output.loss`"
+    if not issubclass(kind, (list, tuple)):
+        return "return the loss tensor that the model's output leads to"
+    if all(map(_is_scalar, (tuple if issubclass(kind, tuple) else list).__iter__(value))):
+        return "sum the parts, for example `sum(parts)` or `torch.stack(parts).sum()`, and put them in `log`"
+    return "return the one tensor in it that is the loss, for example `output[0]`, and the rest in `metrics`"
+
+
+def _help_dict(value: dict[Any, Any]) -> str:
+    if any(type(key) is str and key == "loss" for key in dict.keys(value)):
+        return 'it has a loss of its own: return that, for example `output["loss"]`'
+    if all(map(_is_scalar, dict.values(value))):
+        return "sum the parts, for example `sum(parts.values())`, and put them in `log`"
+    return "return the one tensor in it that is the loss, and the rest in `metrics`"
+
+
+def _is_scalar(value: Any) -> bool:
+    return not any(faults_of(scalar, value))
 
 
 def _help_dtype(dtype: torch.dtype) -> str:

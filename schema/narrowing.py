@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import TypeVar
 
 from strictstep.schema.describe import names_text
-from strictstep.schema.fields import Checked
+from strictstep.schema.fields import Checked, has_alias
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.scalars import ScalarValue
 
@@ -62,7 +62,7 @@ RIGID: ConfigDict = {"extra": "forbid", "frozen": True, "strict": True}
 
 
 def refuse_less_rigid(model: type[BaseModel]) -> None:
-    """Refuse a model that adds fields, accepts more than its base, or makes a required loss optional.
+    """Refuse a model that adds or renames fields, accepts more than its base, or makes a required loss optional.
 
     Raises:
         TypeError: naming what is less rigid.
@@ -73,11 +73,18 @@ def refuse_less_rigid(model: type[BaseModel]) -> None:
             f"`{model.__name__}`: expected no fields but the five, got {names_text(sorted(added))}\n"
             "  help: list names of your own in a TypedDict for `log` or `metrics`"
         )
-    loosened = [key for key in ("extra", "frozen", "strict") if model.model_config.get(key) != RIGID[key]]
+    kept = ("extra", "frozen", "strict", "alias_generator")
+    loosened = [key for key in kept if model.model_config.get(key) != RIGID.get(key)]
     if loosened:
         raise TypeError(
             f"`{model.__name__}`: expected the configuration of its base, got another {names_text(loosened)}\n"
-            "  help: leave `extra`, `frozen` and `strict` as they are"
+            "  help: leave `extra`, `frozen`, `strict` and `alias_generator` as they are"
+        )
+    renamed = [name for name, info in model.__pydantic_fields__.items() if has_alias(info)]
+    if renamed:
+        raise TypeError(
+            f"`{model.__name__}`: expected the fields under their own names, got an alias for {names_text(renamed)}\n"
+            "  help: leave the alias out: a step returns the five fields by their names"
         )
     if any(map(_requires_loss, model.__mro__)) and not _requires_loss(model):
         raise TypeError(

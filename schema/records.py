@@ -1,12 +1,13 @@
 """An output as a record: compared, copied, pickled and shown, without its graph."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from strictstep.schema.containers import rebuilt
+from strictstep.schema.containers import rebuilt, values_in
 from strictstep.schema.describe import describe, numpy_type, printable
 
 NAMES_SHOWN = 8
@@ -55,7 +56,8 @@ def _same(left: Any, right: Any, known: set[tuple[int, int]]) -> bool:
     if issubclass(type(left), dict):
         equal = left.keys() == right.keys() and all(_same(left[key], right[key], known) for key in left)
     else:
-        equal = len(left) == len(right) and all(_same(*pair, known) for pair in zip(left, right, strict=True))
+        lefts, rights = list(values_in(left)), list(values_in(right))
+        equal = len(lefts) == len(rights) and all(map(_same, lefts, rights, itertools.repeat(known)))
     if equal:
         known.add((id(left), id(right)))
     return equal

@@ -1,7 +1,7 @@
 """The check of a scalar: one real number on the host, or one in a tensor, which stays on its device and is not read."""
 
 import itertools
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, cast
 
 import torch
@@ -71,7 +71,8 @@ def host_number(value: Any) -> float | int | bool | None:
     """The Python number that a number, a numpy scalar or a 0-d array stands for; `None` for anything else."""
     kind = type(value)
     if issubclass(kind, numpy_type("ndarray")) and value.ndim == 0:
-        return host_number(value[()])
+        inner = value[()]  # an array again where it is masked, or holds an array: maybe itself
+        return None if issubclass(type(inner), numpy_type("ndarray")) else host_number(inner)
     for numpy_name, python_type in (("bool_", bool), ("integer", int), ("floating", float)):
         if issubclass(kind, numpy_type(numpy_name)) and not issubclass(kind, numpy_type("timedelta64")):
             return cast(float, python_type(value))
@@ -86,16 +87,28 @@ def bar_scalars(values: Any, log: dict[str, ScalarValue] | None) -> dict[str, An
 
     `log` is `None` where it was itself invalid: then names cannot be looked up, and nothing is said about them.
     """
-    if type(values) is str:
-        help = f"return a list of names: `[{describe(values).removeprefix('str ')}]`"
-        raise fault("field_not_mapping", "a mapping of names to values, or a list of names of `log`", values, help)
     if guarded(_is_names, values):
         return _named_in_log(guarded(listed, values), log)
+    if not guarded(_is_mapping, values):
+        expected = "a mapping of names to values, or a list of names of `log`"
+        raise fault("field_not_mapping", expected, values, _help_bar(values))
     return scalars(values)
 
 
 def _is_names(values: Any) -> bool:
     return issubclass(type(values), (list, tuple, Set))
+
+
+def _is_mapping(values: Any) -> bool:
+    return issubclass(type(values), Mapping)
+
+
+def _help_bar(values: Any) -> str:
+    if values is None:
+        return "leave the field out when there is nothing to say"
+    if type(values) is str:
+        return f"return a list of names: `[{describe(values).removeprefix('str ')}]`"
+    return "return a list of names, for example `list(log)` for all of them"
 
 
 def _named_in_log(names: list[Any], log: dict[str, ScalarValue] | None) -> dict[str, Any]:
@@ -145,8 +158,15 @@ def _not_a_scalar(value: Any) -> Exception:
     if issubclass(kind, complex) or issubclass(kind, numpy_type("complexfloating")):
         return fault("scalar_complex", "a real scalar", value, "log its real part, or `abs(x)`")
     if issubclass(kind, numpy_type("ndarray")):
-        return fault("scalar_not_single", "a scalar", value, "reduce it first, for example `float(x.mean())`")
+        return _not_a_number(value)
     return fault("scalar_wrong_type", "a scalar", value, _help_wrong_type(value))
+
+
+def _not_a_number(array: Any) -> Exception:
+    if array.ndim == 0 and array[()] is numpy_type("ma").masked:
+        message = f"expected a scalar, got {describe(array)} that is masked and has no value"
+        return fault_saying("scalar_wrong_type", message, array, "leave the name out when there is nothing to log")
+    return fault("scalar_not_single", "a scalar", array, "reduce it first, for example `float(x.mean())`")
 
 
 def _help_wrong_type(value: Any) -> str:
@@ -155,8 +175,12 @@ def _help_wrong_type(value: Any) -> str:
         return "leave the name out when there is nothing to log"
     if issubclass(kind, str):
         return "strings are never parsed: log numbers, and return text in `metrics`"
-    if issubclass(kind, dict):
+    if issubclass(kind, Mapping):
         return "nested dicts have no place here: flatten the names, for example `loss/box`"
-    if issubclass(kind, (list, tuple)):
+    if hasattr(kind, "compute"):  # of torchmetrics, whose classes have an `__iter__` that raises
+        return "log what it computes, for example `x.compute()`, or return it in `metrics`"
+    if issubclass(kind, Iterable):
         return "reduce it to one number, give each value a name of its own, or return it in `metrics`"
+    if not hasattr(kind, "__float__"):
+        return "log a number in its place, or return it in `metrics`"
     return "convert it to a number, for example `float(x)`, or return it in `metrics`"

@@ -5,6 +5,7 @@ raise, are given a code and the same form of words: what was expected, what arri
 """
 
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
@@ -18,6 +19,7 @@ from strictstep.schema.names import nearest
 
 OWN_CODES = frozenset(get_args(ErrorCode))
 BUILT_IN = frozenset(get_args(ErrorType))
+MOST_EXPECTED = 200  # characters; a `Literal` of 500 names would be a page
 OF_OWN_CHECKS = ("value_error", "assertion_error")  # what pydantic makes of the exceptions of users' validators
 
 
@@ -116,11 +118,12 @@ def _found(
 
 def _missing(location: Location, siblings: Any, received: Mapping[str, Any]) -> Found:
     if location == ("loss",):
-        return Found("loss_missing", location, loss_missing_message(received), loss_missing_help(received))
+        named = _by_text(received)
+        return Found("loss_missing", location, loss_missing_message(named), loss_missing_help(named))
     if location == ("reason",):
         help = 'say why the batch is skipped: `SkippedStep(reason="no boxes")`'
         return Found("reason_not_string", location, "expected a `reason` (str), got none", help)
-    name, names = printable(str(location[-1])), siblings if isinstance(siblings, dict) else {}
+    name, names = printable(str(location[-1])), _by_text(siblings)
     near = nearest(name, names)
     help = f"the schema requires it: add `{name}`, or make it `NotRequired`"
     if near:
@@ -128,8 +131,15 @@ def _missing(location: Location, siblings: Any, received: Mapping[str, Any]) -> 
     return Found("key_missing", location, f"expected the name `{name}`, got {names_text(names) or 'no names'}", help)
 
 
+def _by_text(values: Any) -> dict[str, Any]:
+    """What stands under names; a key of another type is a problem of its own."""
+    items = dict.items(values) if issubclass(type(values), dict) else ()
+    return {str.__str__(key): value for key, value in items if issubclass(type(key), str)}
+
+
 def _annotation_mismatch(line: ErrorDetails, location: Location) -> Found:
-    message = f"expected {_expected(line['msg'])}, got {describe(line['input'])}"
+    words = _expected_tag(line) if line["type"] == "union_tag_invalid" else _expected(line["msg"])
+    message = f"expected {textwrap.shorten(words, MOST_EXPECTED, placeholder=' ...')}, got {describe(line['input'])}"
     help = "return what the schema annotates; dimensions of one name must agree within one output"
     return Found("annotation_mismatch", location, message, help, type(line["input"]))
 
@@ -141,6 +151,12 @@ def _expected(words: str) -> str:
             return ours + words[found.end() :]
     first = words[:1] if words[1:2].isupper() else words[:1].lower()  # `UUID version 4 expected`
     return f"a value that fits its annotation ({first}{words[1:]})"
+
+
+def _expected_tag(line: ErrorDetails) -> str:
+    """Say which tags there are; pydantic's words have the one that arrived in them, which may be a tensor."""
+    context = line.get("ctx", {})
+    return f"a value whose tag {context['discriminator']} is one of {context['expected_tags']}"
 
 
 _STARTS = (
@@ -159,7 +175,16 @@ def _resolved(location: Location, fields: Mapping[str, Any]) -> Location:
     value: Any = fields
     for depth, step in enumerate(location):
         try:
-            value = value[step]
+            value = _entry(value, step)
         except Exception:  # `value` may be anything at all
             return location[: max(depth, 1)]  # a field that was left out is still the field
     return location
+
+
+def _entry(value: Any, step: str | int) -> Any:
+    """What stands in a container; a tensor would be indexed, and a `defaultdict` of the user's would grow."""
+    kind = type(value)
+    is_held = step in value if issubclass(kind, dict) else issubclass(kind, (Mapping, list, tuple))
+    if not is_held:
+        raise LookupError
+    return value[step]

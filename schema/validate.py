@@ -124,8 +124,9 @@ def validate_step(
     """
     model = model_of(stage, schema)
     refuse_unknown(strict, on_none)
-    if type(returns) is not str or returns not in ("model", "original"):
-        raise ValueError(f"expected 'model' or 'original' as `returns`, got {describe(returns)}")
+    given: Any = returns
+    if type(given) is not str or given not in ("model", "original"):
+        raise ValueError(f"expected 'model' or 'original' as `returns`, got {describe(given)}")
 
     def decorate(step: Callable[..., object]) -> Callable[..., object]:
         _refuse_no_step(step)

@@ -1,12 +1,13 @@
 """Every code that `coerce` and the models give, each with a whole problem as a report shows it."""
 
+import enum
 from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
 import torch
 from pydantic import field_validator
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from strictstep.schema import (
@@ -246,6 +247,99 @@ NO_LOSS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+# the names alone mislead: (what came, the help)
+BY_VALUES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "total": (
+        lambda: {"total_loss": a_loss(), "loss_cls": a_loss(), "loss_box": a_loss()},
+        "rename `total_loss` to `loss`",
+    ),
+    "total alone": (lambda: {"loss_cls": a_loss(), "total": a_loss()}, "rename `total` to `loss`"),
+    "count": (lambda: {"loss_cls": a_loss(), "total": 64}, "rename `loss_cls` to `loss`"),
+    "weight and name": (
+        lambda: {"loss_weight": 0.5, "loss_name": "mse", "objective": a_loss()},
+        "`objective` is the only scalar attached to the graph: return it as `loss`",
+    ),
+    "loss function": (
+        lambda: {"loss_fn": nn.MSELoss(), "objective": torch.ones(())},
+        "return the loss tensor under the key `loss`, or `SkippedStep(reason=...)` to skip the batch",
+    ),
+    "metric": (
+        lambda: {"lossless_psnr": 3.0, "obj": a_loss()},
+        "`obj` is the only scalar attached to the graph: return it as `loss`",
+    ),
+    "none": (lambda: {"train_loss": a_loss(), "val_loss": None}, "rename `train_loss` to `loss`"),
+    "detached": (lambda: {"loss_cls": torch.ones(()), "det_loss": a_loss()}, "rename `det_loss` to `loss`"),
+    "dict of parts": (lambda: {"losses": {"cls": a_loss(), "box": a_loss()}}, "rename `losses` to `loss`"),
+    "one twice": (lambda: dict.fromkeys(("loss_a", "loss_b"), a_loss()), "rename `loss_a` to `loss`"),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_a_missing_loss_is_looked_for_among_values_that_may_be_one(name: str) -> None:
+    make, help = BY_VALUES[name]
+    with pytest.raises(StepOutputError, match="loss_missing") as caught:
+        coerce(make())
+    assert caught.value.problems[0].help == help
+
+
+# letters of other scripts: (the key, how it is shown, the help)
+OTHER_SCRIPTS = [
+    ("l\u043ess", r"l\u043ess", r"keys are matched exactly: retype `l\u043ess` in ASCII, as `loss`"),
+    (
+        "train_l\u043ess",
+        r"train_l\u043ess",
+        r"retype `train_l\u043ess` in ASCII, as `loss`",
+    ),
+    ("loss_\u03b2", "loss_\u03b2", "rename `loss_\u03b2` to `loss`"),
+    ("loss_\u00e9tat", "loss_\u00e9tat", "rename `loss_\u00e9tat` to `loss`"),
+    ("\u640d\u5931", "\u640d\u5931", "`\u640d\u5931` is the only scalar attached to the graph: return it as `loss`"),
+    (
+        "\u0440\u043e\u0441\u0442",
+        "\u0440\u043e\u0441\u0442",
+        "`\u0440\u043e\u0441\u0442` is the only scalar attached to the graph: return it as `loss`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "shown", "help"), OTHER_SCRIPTS, ids=ascii)
+def test_a_key_that_only_looks_like_ascii_is_shown_by_its_escapes(key: str, shown: str, help: str) -> None:
+    with pytest.raises(StepOutputError, match="loss_missing") as caught:
+        coerce({key: a_loss()})
+    (problem,) = caught.value.problems
+    assert (problem.message, problem.help) == (f"expected the key `loss`, got the key `{shown}`", help)
+
+
+def test_a_name_in_the_bar_that_only_looks_like_ascii_is_shown_by_its_escapes() -> None:
+    with pytest.raises(StepOutputError, match="progress_bar_unknown_name") as caught:
+        coerce({"log": {"acc": 1}, "progress_bar": ["a\u0441c"]}, stage="test")
+    (problem,) = caught.value.problems
+    assert problem.message == r"expected the name of a `log` value, got str 'a\u0441c'; `log` has `acc`"
+    assert problem.help == "write `acc`"
+
+
+class Kind(enum.Enum):
+    LOSS = "loss"
+
+
+# a key that is no text: (the key, how it is named, the help)
+NO_TEXT: list[tuple[Any, str, str]] = [
+    (3, "int 3", "use text for keys, for example `str(key)`"),
+    (Kind.LOSS, "Kind.LOSS", "use text for keys, for example `key.value`"),
+    (b"loss", "bytes of length 4", "use text for keys, for example `key.decode()`"),
+    (("a", "b"), "tuple[str, str]", 'use text for keys, for example `"/".join(key)`'),
+    (object, "class 'object'", "use text for keys"),
+]
+
+
+@pytest.mark.parametrize(("key", "got", "help"), NO_TEXT, ids=repr)
+def test_a_key_that_is_no_text_is_told_how_to_become_one(key: Any, got: str, help: str) -> None:
+    with pytest.raises(StepOutputError, match="key_not_string") as caught:
+        coerce({key: a_loss()})
+    wrong, missing = caught.value.problems
+    assert (wrong.message, wrong.help) == (f"expected a name (str) as key, got {got}", help)
+    assert missing.message == "expected the key `loss`, got no names"
+
+
 @pytest.mark.parametrize(("returned", "help"), NO_LOSS, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_missing_loss_gets_the_most_certain_advice(returned: dict[str, Any], help: str) -> None:
     with pytest.raises(StepOutputError, match="loss_missing") as caught:
@@ -256,8 +350,8 @@ def test_a_missing_loss_gets_the_most_certain_advice(returned: dict[str, Any], h
     assert problem.help == help
 
 
-def test_no_keys_at_all_are_said_so() -> None:
-    with pytest.raises(StepOutputError, match=r"expected the key `loss`, got no keys  \[loss_missing\]"):
+def test_no_names_at_all_are_said_so() -> None:
+    with pytest.raises(StepOutputError, match=r"expected the key `loss`, got no names  \[loss_missing\]"):
         coerce({})
 
 

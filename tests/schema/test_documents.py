@@ -1,5 +1,6 @@
 """JSON Schema of every model, held against the specification by the library `jsonschema`; the pages made from it."""
 
+import enum
 import functools
 import json
 import math
@@ -10,8 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -442,3 +444,36 @@ def test_the_files_are_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:
     )
     assert first == second
     assert len(first) > 60
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Box(BaseModel):
+    width: int
+
+
+OF_USERS: list[tuple[Any, Any]] = [
+    (Box, Box(width=1)),
+    (list[Box], [Box(width=1)]),
+    (Path, Path("a")),
+    (Colour, Colour.RED),
+    (Literal[Colour.RED], Colour.RED),
+    (Float[np.ndarray, "b"], np.ones(3)),
+    (TypedDict("Tagged", {"$x": int}), {"$x": 1}),  # type: ignore[operator]  # a type, not an entry of a class
+    (Callable[[int], int], len),
+    (Literal["a", 3], "a"),
+    (Float[Tensor, "b"], torch.ones(3)),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), OF_USERS, ids=[str(annotation) for annotation, _ in OF_USERS])
+def test_what_is_recorded_of_a_users_type_fits_the_schema(annotation: Any, value: Any) -> None:
+    class Named(TypedDict):
+        value: annotation
+
+    own: Any = type("Own", (EvaluationOutput[dict[str, Scalar], Named],), {"__module__": __name__})
+    text = own(metrics={"value": value}).model_dump_json()
+    validator(own).validate(json.loads(text))
+    Draft202012Validator.check_schema(own.model_json_schema())

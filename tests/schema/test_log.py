@@ -1,8 +1,10 @@
 """The rules of `log` and `progress_bar`: names to scalars, each on its device, none of them read."""
 
 import enum
-from collections import OrderedDict, UserDict
+import json
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -104,6 +106,22 @@ def test_a_tensor_without_a_graph_is_kept_as_it_is() -> None:
     assert logged(tensor) is tensor
 
 
+class Metric:
+    """What torchmetrics has: it gives a number when it is asked for it."""
+
+    def compute(self) -> float:
+        return 0.5
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+def array_in_itself() -> Any:
+    array = np.empty((), dtype=object)
+    array[()] = array
+    return array
+
+
 # no scalar: (value, code, message, a part of the help)
 WRONG: dict[str, tuple[Any, str, str, str]] = {
     "vector": (torch.ones(8), "scalar_not_single", "a scalar, got float32[8] tensor on cpu", "`x.mean()`"),
@@ -133,7 +151,25 @@ WRONG: dict[str, tuple[Any, str, str, str]] = {
     "str": ("0.5", "scalar_wrong_type", "a scalar, got str '0.5'", "strings are never parsed"),
     "dict": ({"a": 1}, "scalar_wrong_type", "a scalar, got dict of length 1", "flatten the names"),
     "list": ([1], "scalar_wrong_type", "a scalar, got list[int]", "reduce it to one number"),
-    "object": (object(), "scalar_wrong_type", "a scalar, got object object", "`float(x)`"),
+    "object": (object(), "scalar_wrong_type", "a scalar, got object object", "log a number in its place"),
+    "set": ({1}, "scalar_wrong_type", "a scalar, got set of length 1", "reduce it to one number"),
+    "range": (range(2), "scalar_wrong_type", "a scalar, got range object", "reduce it to one number"),
+    "UserDict": (UserDict(a=1), "scalar_wrong_type", "a scalar, got UserDict object", "flatten the names"),
+    "metric": (Metric(), "scalar_wrong_type", "a scalar, got Metric object", "`x.compute()`"),
+    "fraction": (Fraction(1, 2), "scalar_wrong_type", "a scalar, got Fraction object", "`float(x)`"),
+    "masked": (
+        np.ma.masked,
+        "scalar_wrong_type",
+        "a scalar, got float64[] array that is masked and has no value",
+        "leave the name out",
+    ),
+    "masked array": (
+        np.ma.array(3, mask=True),
+        "scalar_wrong_type",
+        "a scalar, got int64[] array that is masked and has no value",
+        "leave the name out",
+    ),
+    "array in itself": (array_in_itself(), "scalar_not_single", "a scalar, got object[] array", "reduce it first"),
     "timedelta": (np.timedelta64(1, "s"), "scalar_wrong_type", "a scalar, got numpy.timedelta64", "`float(x)`"),
 }
 
@@ -290,6 +326,31 @@ def test_the_users_dicts_are_left_as_they_are() -> None:
     assert log["a"] is tensor
     assert (tensor.shape, tensor.requires_grad) == ((1,), True)
     assert type(log["n"]) is np.float32
+
+
+@pytest.mark.parametrize("array", [np.ma.array(3, mask=True), array_in_itself()], ids=["masked", "in itself"])
+def test_an_array_without_a_number_in_it_is_written_as_an_object(array: Any) -> None:
+    written = json.loads(EvaluationOutput(metrics={"a": array}).model_dump_json())
+    name = f"{type(array).__module__}.{type(array).__name__}"
+    assert written["metrics"] == {"a": {"$object": name}}
+
+
+@pytest.mark.parametrize(
+    "names", [iter(["acc"]), deque(["acc"]), np.array(["acc"]), True], ids=["iterator", "deque", "array", "bool"]
+)
+def test_a_bar_of_no_mapping_is_told_that_a_list_of_names_would_do(names: Any) -> None:
+    with pytest.raises(StepOutputError, match="field_not_mapping") as caught:
+        coerce({"log": {"acc": 1}, "progress_bar": names}, stage="test")
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("expected a mapping of names to values, or a list of names of `log`, got ")
+    assert problem.help == "return a list of names, for example `list(log)` for all of them"
+
+
+def test_a_dict_among_the_names_of_the_bar_is_told_to_stand_alone() -> None:
+    with pytest.raises(StepOutputError, match="key_not_string") as caught:
+        coerce({"progress_bar": [{"a": 1}]}, stage="test")
+    (problem,) = caught.value.problems
+    assert problem.help == "a list of names holds no containers: return one dict of names to values in its place"
 
 
 def test_one_name_alone_is_told_to_be_put_in_a_list() -> None:

@@ -1,7 +1,9 @@
 """The rules of `loss`: what is one, what it becomes in each stage, and how each other thing is named."""
 
 import warnings
+from collections import namedtuple
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,6 +195,21 @@ def test_grad_mode_off_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("loss", "codes"),
+    [
+        (torch.ones(8, 1) > 0, ["loss_not_floating", "loss_not_scalar"]),
+        (torch.ones(8, 1, dtype=torch.complex64), ["loss_not_floating", "loss_not_scalar", "loss_no_grad"]),
+        (torch.ones((), dtype=torch.complex64), ["loss_not_floating", "loss_no_grad"]),
+    ],
+    ids=["bool", "complex", "complex scalar"],
+)
+def test_a_wrong_dtype_hides_no_other_fault(loss: Tensor, codes: list[str]) -> None:
+    with pytest.raises(StepOutputError, match="loss_not_floating") as caught:
+        coerce({"loss": loss})
+    assert [problem.code for problem in caught.value.problems] == codes
+
+
+@pytest.mark.parametrize(
     ("shape", "graph", "codes"),
     [
         ((8,), True, ["loss_not_scalar"]),
@@ -234,6 +251,51 @@ def test_a_loss_that_is_no_tensor_is_named(name: str) -> None:
         found = problem_of(value, stage)
         assert found[:2] == ("loss_not_tensor", f"expected {words}, got {got}")
         assert help in found[2]
+
+
+Output = namedtuple("Output", "loss logits")
+
+# what holds more than a sum of parts: (value, the help)
+NO_PARTS: dict[str, tuple[Any, str]] = {
+    "dict": (
+        {"loss": a_loss(), "log": {}},
+        'it has a loss of its own: return that, for example `output["loss"]`',
+    ),
+    "namedtuple": (
+        Output(a_loss(), torch.ones(8, 2)),
+        "it has a loss of its own: return that, for example `output.loss`",
+    ),
+    "object": (
+        SimpleNamespace(loss=a_loss()),
+        "it has a loss of its own: return that, for example `output.loss`",
+    ),
+    "tuple with logits": (
+        (a_loss(), torch.ones(8, 2)),
+        "return the one tensor in it that is the loss, for example `output[0]`, and the rest in `metrics`",
+    ),
+    "dict with logits": (
+        {"objective": a_loss(), "logits": torch.ones(8, 2)},
+        "return the one tensor in it that is the loss, and the rest in `metrics`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_PARTS)
+def test_a_loss_beside_other_things_is_not_told_to_be_summed_with_them(name: str) -> None:
+    value, help = NO_PARTS[name]
+    code, _, found = problem_of(value)
+    assert (code, found) == ("loss_not_tensor", help)
+
+
+def test_a_coroutine_as_loss_is_told_to_be_awaited() -> None:
+    async def compute_loss() -> Tensor:
+        return a_loss()
+
+    coroutine = compute_loss()
+    code, _, help = problem_of(coroutine)
+    coroutine.close()
+    assert code == "loss_not_tensor"
+    assert help == "`await` it, or make what gives it a plain function: replace `async def` by `def`"
 
 
 @pytest.mark.parametrize("value", [0.27, 3, 0, True, np.float32(0.5), np.array(2)], ids=repr)

@@ -196,6 +196,7 @@ BY_VALUE: dict[str, Any] = {
     "str": str,
     "required float": Required[float],
     "a reduction without `Reduce`": Annotated[Scalar, "sum"],
+    "another name": Annotated[Scalar, Field(alias="y")],
 }
 
 
@@ -256,6 +257,26 @@ def no_loss_required() -> None:
         loss: Tensor | None = None  # type: ignore[assignment]
 
 
+def upper_case() -> None:
+    class Team(EvaluationOutput):
+        model_config = ConfigDict(alias_generator=str.upper)
+
+
+def another_name() -> None:
+    class Team(TrainingOutput):
+        loss: Loss = Field(alias="total")
+
+
+def another_name_to_read() -> None:
+    class Team(TrainingOutput):
+        hiddens: Hiddens = Field(None, validation_alias="state")
+
+
+def another_name_to_write() -> None:
+    class Team(TrainingOutput):
+        log: Annotated[Log, Field(serialization_alias="logs")]  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("define", "message"),
     [
@@ -263,6 +284,10 @@ def no_loss_required() -> None:
         (more_extras, "expected the configuration of its base, got another `extra`"),
         (not_frozen, "expected the configuration of its base, got another `frozen`"),
         (not_strict, "expected the configuration of its base, got another `strict`"),
+        (upper_case, "expected the configuration of its base, got another `alias_generator`"),
+        (another_name, "expected the fields under their own names, got an alias for `loss`"),
+        (another_name_to_read, "expected the fields under their own names, got an alias for `hiddens`"),
+        (another_name_to_write, "expected the fields under their own names, got an alias for `log`"),
         (no_loss_required, "expected a required `loss` as in its base, got a default for it"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -1,12 +1,14 @@
 """Copies, pickles and `repr` of outputs: records with a detached loss, small and short; checked when they come back."""
 
 import copy
+import itertools
+import json
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -149,6 +151,25 @@ def test_sharing_is_kept_in_a_record(way: str) -> None:
     record = WAYS[way](ManualOutput(hiddens=[tensor, tensor, shared, shared]))
     assert record.hiddens[0] is record.hiddens[1]
     assert record.hiddens[2] is record.hiddens[3]
+
+
+class Endless(NamedTuple):
+    """Two values, which its own `__iter__` never gives."""
+
+    x: Any
+    y: Any
+
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+
+def test_a_namedtuple_is_written_kept_and_compared_by_what_it_holds() -> None:
+    output = EvaluationOutput(metrics={"pair": Endless(1, torch.ones(()))})
+    assert json.loads(output.model_dump_json())["metrics"] == {"pair": [1, 1]}
+    kept = output.__getstate__()["__dict__"]["metrics"]["pair"]
+    assert (type(kept), kept.x, kept.y) == (Endless, 1, torch.ones(()))
+    assert output == EvaluationOutput(metrics={"pair": Endless(1, torch.ones(()))})
+    assert output != EvaluationOutput(metrics={"pair": Endless(2, torch.ones(()))})
 
 
 def test_a_copy_inside_a_list_is_one_object() -> None:

@@ -1,5 +1,6 @@
 """What is refused at the root, each by its name and with a help of its own; and the seven formats of manual steps."""
 
+import functools
 import gc
 import inspect
 import sys
@@ -11,8 +12,17 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from strictstep.schema import ManualOutput, StepOutputError, StepOutputWarning, TrainingOutput, coerce
+from strictstep.schema import (
+    ManualOutput,
+    Scalar,
+    SkippedStep,
+    StepOutputError,
+    StepOutputWarning,
+    TrainingOutput,
+    coerce,
+)
 
 STAGES: tuple[Any, ...] = ("training", "manual", "validation", "test")
 ROOT = "expected a tensor, a mapping, an output model or None, got "
@@ -191,3 +201,70 @@ def test_an_output_that_was_constructed_or_copied_is_checked_again() -> None:
     attached: Any = coerce(made.model_copy(update={"log": {"loss": loss}}))
     assert not attached.log["loss"].requires_grad
     assert coerce(made) is made
+
+
+class Log(TypedDict):
+    acc: Scalar
+
+
+class OwnOutput(TrainingOutput[Log]):
+    """Lists a name, and keeps a value beside the fields."""
+
+    @functools.cached_property
+    def twice(self) -> Any:
+        """Pydantic's own `__dict__` holds it once it was asked for."""
+        return self.loss * 2
+
+
+# what was put into a checked output, and what is wrong with it
+PUT: list[tuple[dict[str, Any], str, str]] = [
+    ({"hiddens": "text"}, "hiddens_not_tensor", "hiddens"),
+    ({"metrics": None}, "field_not_mapping", "metrics"),
+    ({"metrics": {3: 1}}, "key_not_string", "metrics"),
+    ({"accuracy": 3}, "key_unknown", "accuracy"),
+    ({"log": {"acc": 1, "more": 2}}, "key_unknown", "log.more"),
+    ({"log": {}}, "key_missing", "log.acc"),
+]
+
+
+@pytest.mark.parametrize(("put", "code", "path"), PUT, ids=str)
+def test_every_field_of_a_copied_output_is_checked_again(put: dict[str, Any], code: str, path: str) -> None:
+    for schema in (None, OwnOutput):
+        copied = OwnOutput(loss=a_loss(), log={"acc": 1}).model_copy(update=put)
+        with pytest.raises(StepOutputError) as caught:
+            coerce(copied, schema=schema)
+        assert [(problem.code, problem.path) for problem in caught.value.problems] == [(code, path)]
+
+
+@pytest.mark.parametrize("made", [TrainingOutput(loss=a_loss()), SkippedStep(reason="no boxes")], ids=repr)
+def test_no_graph_is_carried_on_in_a_copied_output(made: Any) -> None:
+    attached = a_loss()
+    put = {"hiddens": [(attached,)], "metrics": {"p": {"q": attached}}}
+    copied = made.model_copy(update=put)
+    output: Any = coerce(copied)
+    kept = (output.hiddens[0][0], output.metrics["p"]["q"])
+    assert [tensor.requires_grad for tensor in kept] == [False, False]
+    assert {tensor.data_ptr() for tensor in kept} == {attached.data_ptr()}
+    assert copied.hiddens[0][0] is attached
+
+
+def test_a_skipped_step_that_was_copied_or_constructed_is_checked_again() -> None:
+    put = {"loss": a_loss(), "log": {"b": "text"}, "reason": 3}
+    with pytest.raises(StepOutputError) as caught:
+        coerce(SkippedStep(reason="no boxes").model_copy(update=put))
+    assert [(problem.code, problem.path) for problem in caught.value.problems] == [
+        ("skip_with_loss", "loss"),
+        ("scalar_wrong_type", "log.b"),
+        ("reason_not_string", "reason"),
+    ]
+    with pytest.raises(StepOutputError, match="reason_not_string"):
+        coerce(SkippedStep.model_construct(log={}))
+
+
+def test_an_output_that_is_as_it_was_checked_is_itself() -> None:
+    tensor = torch.ones(3)
+    metrics = {"a": [tensor, (tensor,), {"b": None}], "c": {1: "x"}}
+    output = OwnOutput(loss=a_loss(), log={"acc": 1}, hiddens=(tensor, None), metrics=metrics)
+    assert output.twice.grad_fn is not None
+    for schema in (None, OwnOutput):
+        assert coerce(output, schema=schema) is output

@@ -1,17 +1,21 @@
 """Nothing of pydantic's leaks in its own voice: each of its built-in types of error is given ours."""
 
 import copy
-from typing import Any, get_args
+from collections import defaultdict
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
+import pydantic
 import pydantic_core
 import pytest
-from pydantic import GetCoreSchemaHandler
+import torch
+from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 from pydantic_core._pydantic_core import list_all_errors
 from pydantic_core.core_schema import ErrorType
 from typing_extensions import TypedDict
 
-from strictstep.schema import EvaluationOutput, StepOutputError, coerce
+from strictstep.schema import EvaluationOutput, StepOutputError, TrainingOutput, coerce
+from strictstep.schema.describe import describe
 
 BUILT_IN = {error["type"]: error for error in list_all_errors()}
 OURS = ("missing", "extra_forbidden", "value_error", "assertion_error")  # these have codes of their own
@@ -96,6 +100,70 @@ def test_a_union_gives_one_problem_at_its_place() -> None:
             coerce({"metrics": {"x": value}}, schema=EvaluationOutput[Any, Union], stage="test")
         assert {problem.path for problem in caught.value.problems} <= {path, f"{path}[1]"}
         assert "list[" not in "".join(problem.path for problem in caught.value.problems)
+
+
+def problems_of(annotation: Any, value: Any) -> list[tuple[str, str, str]]:
+    """Code, path and message of each problem of a value that stands in annotated metrics."""
+    make: Any = TypedDict
+    model: Any = EvaluationOutput
+    with pytest.raises(StepOutputError, match=r"returned an invalid output") as caught:
+        coerce({"metrics": {"x": value}}, schema=model[Any, make("Given", {"x": annotation})], stage="test")
+    return [(problem.code, problem.path, problem.message) for problem in caught.value.problems]
+
+
+class Inner(TypedDict):
+    a: int
+
+
+class InnerTuple(NamedTuple):
+    a: int
+
+
+class InnerModel(pydantic.BaseModel):
+    a: int
+
+
+@pytest.mark.parametrize("key", [3, None, (1, 2), torch.tensor(123.5)], ids=describe)
+@pytest.mark.parametrize("annotation", [Inner, InnerTuple, InnerModel])
+def test_a_key_that_is_no_text_inside_a_typed_value_is_a_problem(annotation: Any, key: Any) -> None:
+    problems = problems_of(annotation, {key: 1})
+    assert ("key_missing", "metrics.x.a", "expected the name `a`, got no names") in problems
+    assert "123" not in str(problems)
+
+
+def test_a_key_that_is_no_text_in_a_validated_dict_is_a_problem() -> None:
+    with pytest.raises(StepOutputError, match="loss_missing"):
+        TrainingOutput.model_validate({3: 1})
+
+
+class Cat(TypedDict):
+    kind: Literal["cat"]
+
+
+class Dog(TypedDict):
+    kind: Literal["dog"]
+
+
+@pytest.mark.parametrize("tag", [torch.tensor([123.456, 789.25]), "fish" * 150, object()], ids=describe)
+def test_a_tag_that_arrived_is_not_written_out(tag: Any) -> None:
+    expected = "expected a value whose tag 'kind' is one of 'cat', 'dog', got dict of length 1"
+    annotation = Annotated[Cat | Dog, Field(discriminator="kind")]
+    assert problems_of(annotation, {"kind": tag}) == [("annotation_mismatch", "metrics.x", expected)]
+
+
+def test_what_was_expected_is_cut() -> None:
+    names: Any = tuple(f"name_{number}" for number in range(500))
+    ((_, _, message),) = problems_of(Literal[names], "z")
+    assert message.startswith("expected 'name_0', 'name_1', ")
+    assert message.endswith(" ..., got str 'z'")
+    assert len(message) < 240
+
+
+def test_a_tensor_and_a_users_dict_are_not_indexed_by_what_pydantic_adds_to_a_path() -> None:
+    given: Any = defaultdict(list, a=1.5)  # the tensor would warn, which is an error here
+    for annotation, value in ((bool | int, torch.tensor([1, 2])), (dict[str, int] | int, given)):
+        assert {problem[:2] for problem in problems_of(annotation, value)} == {("annotation_mismatch", "metrics.x")}
+    assert given == {"a": 1.5}
 
 
 def test_no_error_of_pydantic_is_kept() -> None:
