@@ -471,7 +471,7 @@ OF_USERS: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("annotation", "value"), OF_USERS, ids=[str(annotation) for annotation, _ in OF_USERS])
 def test_what_is_recorded_of_a_users_type_fits_the_schema(annotation: Any, value: Any) -> None:
     class Named(TypedDict):
-        value: annotation
+        value: annotation  # pyright: ignore[reportInvalidTypeForm]
 
     own: Any = type("Own", (EvaluationOutput[dict[str, Scalar], Named],), {"__module__": __name__})
     text = own(metrics={"value": value}).model_dump_json()
