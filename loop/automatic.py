@@ -21,6 +21,8 @@ from strictstep.loop.window import NothingContributed, refuse_no_window
 from strictstep.schema.base import AnyOutput
 from strictstep.schema.coerce import OnNone
 
+_new: Any = object.__new__
+
 
 class AutomaticOptimization(Optimization):
     """Takes optimizer steps on checked outputs, with any optimizer that follows torch's protocol.
@@ -132,9 +134,10 @@ class AutomaticOptimization(Optimization):
 
     def _taken(self, batches: Sequence[Any], hiddens: Any, batch_idx: int | None, epoch: int | None) -> StepReport:
         setup = self._setup
-        closure = StepClosure(setup, batches, hiddens, epoch, batch_idx, self.batches_seen, self.global_step)
+        closure = _new(StepClosure)  # calling the class would leave the interpreter and enter it again
+        closure.__init__(setup, batches, hiddens, epoch, batch_idx, self.batches_seen, self.global_step)
         try:
-            report = closure.take(self._take_step(closure))
+            report: StepReport = closure.take(self._take_step(closure))
         except BaseException:
             closure.close()
             raise

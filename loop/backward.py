@@ -1,6 +1,6 @@
 """Backward of one loss, once."""
 
-from torch import Tensor
+from torch import Tensor, autograd
 
 from strictstep.loop.errors import LoopError
 from strictstep.loop.setup import Setup
@@ -10,6 +10,8 @@ _MARK = "_strictstep_went_backward"
 
 def backward(setup: Setup, loss: Tensor, factor: float) -> None:
     """Add the gradient of `factor * loss`, with the loss scaled where the precision asks for it.
+
+    It is scaled only here: what users see is what they returned.
 
     Raises:
         LoopError: with the code `graph_used_twice`, if the graph of the loss, or a part of it, went backward before:
@@ -22,8 +24,12 @@ def backward(setup: Setup, loss: Tensor, factor: float) -> None:
         raise _used_twice("expected a loss of this batch, got one that went backward before")
     marks[_MARK] = True
     try:
-        scaler = setup.precision.scaler
-        setup.engine.backward(loss if scaler is None else scaler.scale(loss), factor)
+        scaler, engine = setup.precision.scaler, setup.engine
+        scaled = loss if scaler is None else scaler.scale(loss)
+        if engine is not None:
+            engine.backward(scaled, factor)
+        else:  # what `Tensor.backward` calls; a tuple is what it makes of a tensor first
+            autograd.backward((scaled if factor == 1.0 else scaled * factor,))
     except RuntimeError as error:
         if "backward through the graph a second time" not in str(error):
             raise

@@ -42,7 +42,7 @@ class CheckedStep:
         step: Step,
         call: Call,
         precision: Precision,
-        engine: Engine,
+        engine: Engine | None,
         watch: FiniteWatch,
         snapshots: Snapshots,
         device: torch.device | None,
@@ -52,7 +52,8 @@ class CheckedStep:
         self.call = call
         self.watch = watch
         self._checks = watch.policy != "keep"
-        self._run = engine.wrap(precision.within(step.run))
+        run = precision.within(step.run)
+        self._run = run if engine is None else engine.wrap(run)
         self._snapshots = snapshots
         self._device = device
 
@@ -69,7 +70,8 @@ class CheckedStep:
         """
         try:
             batch = moved(batch, self._device)
-            returned = self._run(batch, **named) if named else self._run(batch)
+            run = self._run
+            returned = run(batch, **named) if named else run(batch)
             output = plainly_checked(returned, self.call.model)
             if output is None:
                 outcome = carefully_checked(returned, self.call)

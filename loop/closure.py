@@ -9,6 +9,7 @@ from strictstep.loop.errors import ClosureNotCalledError, LoopError
 from strictstep.loop.report import StepReport
 from strictstep.loop.window import NothingContributed, Window
 
+_new: Any = object.__new__
 _TAKEN: list[Any] = []  # stands for the batches of a window that was let go
 
 
@@ -79,7 +80,9 @@ class StepClosure(Window):
         elif self.evaluations == 0:
             raise ClosureNotCalledError(self._setup.optimizer_step.name)
         outputs, self._outputs, self._batches = self._outputs, (), _TAKEN
-        return StepReport(outputs, self._loss, self._weights, stepped, self._skipped, self.evaluations, self._grad_norm)
+        report = _new(StepReport)  # calling the class would leave the interpreter and enter it again, at every step
+        report.__init__(outputs, self._loss, self._weights, stepped, self._skipped, self.evaluations, self._grad_norm)
+        return report  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Let go of the window and of any error; a call from now on is one too late."""

@@ -1,13 +1,12 @@
 """The seam for training on several ranks: the one object that the closure asks to run, to agree and to go backward.
 
-In a single process there is nobody to agree with, and each answer is the plain one. An engine for several ranks
-(DDP, FSDP2) answers otherwise; the closure does not change for it.
+In a single process there is none, since there is nobody to agree with: an outcome stands, weights are summed, and
+`torch.autograd.backward` is called. Whatever runs several ranks (DDP, FSDP2) is an engine.
 """
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 Outcome = TypeVar("Outcome")
@@ -46,33 +45,3 @@ class Engine(Protocol):
         ranks multiplies it by their number.
         """
         ...
-
-
-class SingleProcess:
-    """The engine of one process: no other rank to agree with.
-
-    Example:
-        >>> SingleProcess().total_weight((2.0, 3.0))
-        5.0
-    """
-
-    __slots__ = ()
-
-    def wrap(self, step: Callable[..., object]) -> Callable[..., object]:
-        """The step as it is."""
-        return step
-
-    def agree(self, outcome: Outcome | Exception) -> Outcome | Exception:
-        """The outcome as it is."""
-        return outcome
-
-    def total_weight(self, weights: tuple[float, ...] | Exception) -> float:
-        """The sum; an error that reading the weights gave is raised."""
-        if isinstance(weights, Exception):
-            raise weights
-        return sum(weights)
-
-    def backward(self, loss: Tensor, factor: float) -> None:
-        """Scale only here: what users see is what they returned."""
-        # What `Tensor.backward` calls; a tuple is what it makes of a tensor first.
-        torch.autograd.backward((loss if factor == 1.0 else loss * factor,))

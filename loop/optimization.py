@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from strictstep.loop.checked_step import CheckedStep, call_for, device_of, device_type_of, refuse_no_model
-from strictstep.loop.engine import Engine, SingleProcess
+from strictstep.loop.engine import Engine
 from strictstep.loop.errors import LoopError
 from strictstep.loop.finite import FiniteWatch, OnNonFinite
 from strictstep.loop.precision import Precision, PrecisionName
@@ -50,7 +50,7 @@ class Optimization:
         step = Step(model, training_step)
         call = call_for(stage, step, schema, strict, on_none)
         self._precision = Precision(precision, device_type_of(model, place))
-        self._engine = SingleProcess() if engine is None else engine
+        self._engine = engine
         self._weights = weight if isinstance(weight, Weights) else Weights(weight)
         self._watch = FiniteWatch(on_non_finite)
         snapshots = Snapshots(model, *optimizers)

@@ -18,7 +18,7 @@ from strictstep.schema.describe import describe
 
 
 class Setup:
-    """The parts that evaluate a window: the step, the optimizer, its gradients, the precision, the engine.
+    """The parts that evaluate a window: the step, the optimizer, its gradients, the precision, the engine if any.
 
     Raises:
         LoopError: for an optimizer with nothing to train, or one that cannot be stepped in this precision.
@@ -41,7 +41,7 @@ class Setup:
         optimizer: Optimizer,
         checked_step: CheckedStep,
         precision: Precision,
-        engine: Engine,
+        engine: Engine | None,
         weights: Weights,
         max_grad_norm: float | None,
     ) -> None:

@@ -47,9 +47,11 @@ class Snapshots:
         record = output.model_copy() if is_users else output
         fields, starts, ends = record.__dict__, self._starts, self._ends
         if loss is not None:
-            loss = loss.detach()
             at = loss.data_ptr()
-            fields["loss"] = loss if at >= ends[bisect_right(starts, at)] else loss.clone()
+            detached = fields["log"].get("loss")  # which the check has made, where the loss is logged too
+            if type(detached) is not Tensor or detached.data_ptr() != at or detached.dtype is not loss.dtype:
+                detached = loss.detach()
+            fields["loss"] = detached if at >= ends[bisect_right(starts, at)] else detached.clone()
         for name in _FIELDS:
             values = fields[name]
             if values and self._may_change(values):

@@ -140,7 +140,8 @@ class Window:
         checked_step = setup.checked_step
         named = self._named(index) if checked_step.step.names else _NOTHING
         own, loss = checked_step.run(self._batches[index], named, self._origin)
-        output: Any = setup.engine.agree(own)
+        engine = setup.engine
+        output: Any = own if engine is None else engine.agree(own)
         if loss is None or output is not own:  # nearly every outcome need not be asked what it is
             if isinstance(output, Exception):
                 raise output
@@ -172,16 +173,17 @@ class Window:
 
     def _weigh(self) -> None:
         """Read the weights, once: later evaluations are given the same batches."""
-        setup = self._setup
+        setup, engine = self._setup, self._setup.engine
         weights: tuple[float, ...] = ()
         try:
             for batch in self._batches:
                 weights += (setup.weights.of(batch),)
         except Exception as error:
-            setup.engine.total_weight(error)  # which tells the other ranks
+            if engine is not None:
+                engine.total_weight(error)  # which tells the other ranks
             raise
         self._weights = weights
-        self._total = setup.engine.total_weight(weights)
+        self._total = sum(weights) if engine is None else engine.total_weight(weights)
 
     def _origin(self) -> Origin:
         """Where the micro-batch is that is being evaluated."""
@@ -209,9 +211,11 @@ class Window:
 
     def _leave_out_others(self, contributing: list[int]) -> None:
         """Replay only those that contribute from now on, and give them the whole of the gradient."""
+        engine = self._setup.engine
         self._contributing = contributing
         self._skipped = len(self._batches) - len(contributing)
-        contributed = self._setup.engine.total_weight(tuple(self._weights[index] for index in contributing))
+        weights = tuple(self._weights[index] for index in contributing)
+        contributed = sum(weights) if engine is None else engine.total_weight(weights)
         self._setup.gradients.rescale(self._total / contributed)
         self._total = contributed
 

@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim import LBFGS, SGD
 
 from strictstep.loop import AutomaticOptimization, ClosureNotCalledError, LoopError
-from strictstep.loop.engine import SingleProcess
 from strictstep.schema import SkippedStep, StepOutputError, TrainingOutput, validate_step
 
 
@@ -621,20 +620,6 @@ def test_a_fresh_value_is_not_copied(model: Any, make_batch: Any) -> None:
         assert optimization.step(make_batch()).output.log["fresh"] is returned[-1]
 
 
-def test_an_error_of_another_rank_stops_a_step_that_went_well_here(model: Any, make_batch: Any) -> None:
-    class OtherRankFailed(SingleProcess):
-        def agree(self, outcome: Any) -> Any:
-            return ValueError("expected a batch on rank 1, got none")
-
-    before = parameters_of(model)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    optimization: Any = AutomaticOptimization(model, loss_of, optimizer, engine=OtherRankFailed())
-    with pytest.raises(ValueError, match="expected a batch on rank 1, got none"):
-        optimization.step(make_batch())
-    assert_same(model, before)
-    assert optimization.global_step == 0
-
-
 def test_a_hook_before_the_step_finds_gradients_as_in_a_loop_without_closure(model: Any, make_batch: Any) -> None:
     other, batch = copy.deepcopy(model), make_batch()
 
@@ -665,3 +650,18 @@ def test_what_an_optimizer_refuses_before_its_closure_is_its_own_error(model: An
 
     with pytest.raises(ValueError, match=r"^call `\.train\(\)` first\nin training step `loss_of`"):
         AutomaticOptimization(model, loss_of, Guarded(model.parameters(), lr=0.1)).step(make_batch())
+
+
+@pytest.mark.parametrize("logged", [lambda loss: loss, lambda loss: loss.detach().view(torch.int64), lambda loss: 0.5])
+def test_the_reported_loss_is_the_returned_one_whatever_is_logged_by_its_name(
+    model: Any, make_batch: Any, logged: Any
+) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        loss = loss_of(model, batch)
+        return {"loss": loss, "log": {"loss": logged(loss)}}
+
+    batch = make_batch()
+    expected = loss_of(model, batch).detach()
+    report: Any = AutomaticOptimization(model, step, SGD(model.parameters(), lr=0.1)).step(batch)
+    assert (report.loss.dtype, report.loss.requires_grad) == (torch.float64, False)
+    assert torch.equal(report.loss, expected)
