@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from strictstep.loop.checked_step import call_for, device_of, device_type_of, refuse_no_model
 from strictstep.loop.device import moved
@@ -200,15 +201,22 @@ def refuse_optimizers(step: Step) -> None:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients; afterwards each module has its own mode again."""
-    # A model that was frozen has no mode any more, and one that was exported has one alone.
+    # A model that was frozen has no mode any more.
     modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     try:
-        with suppress(NotImplementedError):
-            model.eval()
+        _to_eval(model)
         with torch.no_grad():
             yield
     finally:
         _bring_back(modes)
+
+
+def _to_eval(model: nn.Module) -> None:
+    try:
+        model.eval()
+    except NotImplementedError:
+        if not isinstance(model, GraphModule):  # one that was exported has one mode alone
+            raise
 
 
 def _bring_back(modes: list[tuple[nn.Module, bool]]) -> None:

@@ -27,10 +27,10 @@ def made_for(options: Options, loggers: int, is_stateful: bool) -> dict[str, Any
     optimizers = options.optimizers
     return {
         "gradient_accumulation_steps": options.gradient_accumulation_steps,
-        "model": fingerprint(options.model),
+        "model": _fingerprint(options.model),
         "optimizer": options.optimizer_names,
         "parameter groups": [[len(group["params"]) for group in o.param_groups] for o in optimizers],
-        "places of parameters": places_of(options.model, optimizers),
+        "places of parameters": _places_of(options.model, optimizers),
         "scheduler": [type(scheduler).__name__ for scheduler in options.schedulers],
         "scheduler_interval": options.scheduler_interval if options.schedulers else None,
         "scheduler_monitor": options.scheduler_monitor,
@@ -41,14 +41,14 @@ def made_for(options: Options, loggers: int, is_stateful: bool) -> dict[str, Any
     }
 
 
-def fingerprint(model: nn.Module) -> dict[str, list[int] | str]:
+def _fingerprint(model: nn.Module) -> dict[str, list[int] | str]:
     """The names and shapes of a model's state, by which another model is told apart."""
     state: Mapping[str, Any] = model.state_dict()
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {name: LAZY if is_lazy(value) else list(value.shape) for name, value in tensors.items()}
 
 
-def places_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, list[int]]:
+def _places_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, list[int]]:
     """Where each parameter of a model stands: its optimizer, its group there, its place in it."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {

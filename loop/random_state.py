@@ -24,7 +24,7 @@ def random_state(generators: Iterable[Any] = ()) -> dict[str, Any]:
     numpy = sys.modules.get("numpy")
     return {
         "python": random.getstate(),
-        "numpy": None if numpy is None else _plain(numpy.random.get_state()),
+        "numpy": None if numpy is None else _listed(numpy.random.get_state(legacy=False)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
         "generators": [_state_of(generator) for generator in generators],
@@ -33,12 +33,10 @@ def random_state(generators: Iterable[Any] = ()) -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any], generators: Iterable[Any] = ()) -> None:
     """Bring every generator back to a state; those of `generators` in the same order."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    random.setstate(state["python"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and state["numpy"] is not None:
-        name, words, *rest = state["numpy"]
-        numpy.random.set_state((name, words.tolist(), *rest))
+        numpy.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -74,8 +72,7 @@ def _set_state_of(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, random.Random):
-        version, words, gauss = state
-        generator.setstate((version, tuple(words), gauss))
+        generator.setstate(state)
     elif (bits := getattr(generator, "bit_generator", None)) is not None:
         bits.state = state
     else:
@@ -101,8 +98,3 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
-
-
-def _plain(state: Any) -> list[Any]:
-    name, words, position, has_gauss, gauss = state
-    return [name, torch.from_numpy(words.astype("int64")), int(position), int(has_gauss), float(gauss)]

@@ -105,7 +105,7 @@ class SavedRun:
 
     def hold(self) -> Held | None:
         """Keep what `save_held` needs, if the epoch could be saved as it stands."""
-        if self.rule is None or not self._can_save_within:
+        if self.rule is None or self._training.values.kept:
             return None
         return Held(self._training.state_dict(), random_state(self._generators))
 
@@ -117,7 +117,7 @@ class SavedRun:
 
     def save_within(self) -> bool:
         """Write `last.pt` in the middle of an epoch; tell whether it could be."""
-        if self.rule is None or not self._can_save_within:
+        if self.rule is None or self._training.values.kept:
             self._warn_of_kept()
             return False
         self._training.optimization.read_waiting()  # no checkpoint before it is known that its losses were finite
@@ -145,10 +145,6 @@ class SavedRun:
             self._has_warned = True
             message = "no checkpoint within an epoch: its `metrics` cannot be brought back; at its end there is one"
             warnings.warn(message, LoopWarning, 2)
-
-    @property
-    def _can_save_within(self) -> bool:
-        return not self._training.values.kept
 
     def _load(self, state: Mapping[str, Any]) -> None:
         for logger, own in zip(self._book.resumable(), state["loggers"], strict=False):

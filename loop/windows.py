@@ -37,11 +37,9 @@ class Windows:
 
     def start(self, epoch: int, position: dict[str, Any] | None = None) -> None:
         """Begin an epoch, or go on in the middle of it."""
-        self._done = position["batches"] if position else 0
-        if position is None:
-            self.loader.start(epoch)
-        else:
-            self.loader.start(epoch, self._done, position["loader"], position["has_ended"])
+        position = position or {"batches": 0, "loader": None, "has_ended": False}
+        self._done = position["batches"]
+        self.loader.start(epoch, self._done, position["loader"], position["has_ended"])
 
     def next(self) -> list[Any]:
         """The next window; empty at the end of the epoch."""
@@ -100,6 +98,7 @@ class ChunkWindows(Windows):
         super().__init__(loader)
         self._is_saved = is_saved
         self._before: dict[str, Any] = {}
+        self._generators: list[Any] = []
         self._steps = steps
         self._dim = dim
         self._left: list[Any] = []
@@ -109,8 +108,9 @@ class ChunkWindows(Windows):
         """Begin an epoch, or go on in the middle of it, and of a batch."""
         self._left = []
         super().start(epoch, position)
+        self._generators = self.loader.generators()
         if position and position["random"] is not None:
-            set_random_state(position["random"], self.loader.generators())
+            set_random_state(position["random"], self._generators)
         for _ in range(position["chunks"] if position else 0):
             self.next()
 
@@ -124,16 +124,13 @@ class ChunkWindows(Windows):
 
     def position(self) -> dict[str, Any]:
         """How far the epoch is: whole batches, and chunks of the one after them."""
-        position = super().position()
-        if not self._left:
-            return position
-        return {**position, **self._before, "chunks": self._taken}
+        return {**self._before, "chunks": self._taken} if self._left else super().position()
 
     def _fetched(self) -> bool:
         """Fetch a batch and cut it; false at the end of the epoch."""
         self.first, self._taken = self.loader.batches, 0
         if self._is_saved:
-            self._before = {**super().position(), "random": random_state(self.loader.generators())}
+            self._before = {**super().position(), "random": random_state(self._generators)}
         batch = self.loader.fetch()
         if batch is self.loader.END:
             return False

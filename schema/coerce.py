@@ -1,7 +1,5 @@
 """From whatever a step returned to a checked output, or to one error that says everything that is wrong."""
 
-import operator
-from collections.abc import Callable
 from contextlib import suppress
 from types import CoroutineType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
@@ -9,8 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 from pydantic_core import ValidationError
 
 from strictstep.schema import forms
+from strictstep.schema.as_checked import fields_of, is_as_checked
 from strictstep.schema.base import AnyOutput, StepOutput
-from strictstep.schema.containers import leaves
 from strictstep.schema.describe import describe
 from strictstep.schema.errors import Stage, StepOutputError
 from strictstep.schema.explain import Arrived
@@ -19,17 +17,13 @@ from strictstep.schema.notices import warn_of_moved_names, warn_of_none
 from strictstep.schema.outputs import EvaluationOutput, ManualOutput, SkippedStep, TrainingOutput
 from strictstep.schema.plain import plainly_checked
 from strictstep.schema.report import report_of_step
-from strictstep.schema.scalars import scalars
 from strictstep.schema.stages import MODELS, model_of
 from strictstep.schema.translate import Found, problems_found
-from strictstep.schema.trees import check_hiddens, check_metrics
 
 OnNone = Literal["skip", "error"]
 Output = TypeVar("Output", bound=AnyOutput)
 
 _SKIP: OnNone = "skip"
-_CHECKS = (("log", scalars), ("progress_bar", scalars), ("hiddens", check_hiddens), ("metrics", check_metrics))
-_BUILT_IN = {*MODELS.values(), SkippedStep}  # which list no names
 
 
 @overload
@@ -221,46 +215,14 @@ def _of_none(call: Call) -> AnyOutput | list[Found]:
 
 
 def _of_model(returned: AnyOutput, call: Call) -> AnyOutput | forms.Reading | list[Found]:
-    fields = _fields_of(returned)
-    if type(returned) is call.model and _is_as_checked(fields, call.model):
+    fields = fields_of(returned)
+    if type(returned) is call.model and is_as_checked(fields, call.model):
         return _with_loss_checked(returned, call.model)
     if issubclass(type(returned), (call.model, MODELS[call.stage])):
         return forms.Reading(fields, {})
     message = f"expected an output of the stage '{call.stage}', got `{type(returned).__name__}`"
     help = f"return `{MODELS[call.stage].__name__}`, or check the step with the stage that it is for"
     return [Found("wrong_stage", (), message, help, type(returned))]
-
-
-def _fields_of(output: AnyOutput) -> dict[str, Any]:
-    """The fields, and names that are none; a `cached_property` of a user's own keeps its value beside them."""
-    kind = type(output)
-    declared = kind.__pydantic_fields__
-    return {name: value for name, value in output.__dict__.items() if name in declared or not hasattr(kind, name)}
-
-
-def _is_as_checked(fields: dict[str, Any], model: type[AnyOutput]) -> bool:
-    """Whether the fields are as the checks leave them: an output that was copied or constructed may hold anything."""
-    try:
-        return (
-            fields.keys() == model.__pydantic_fields__.keys()
-            and all(type(fields[name]) is dict for name in ("log", "progress_bar", "metrics"))
-            and all(_leaves_alone(check, fields[name]) for name, check in _CHECKS if fields[name] is not None)
-            and (model in _BUILT_IN or _has_listed_names(fields, model))
-            and type(fields.get("reason", "")) is str
-        )
-    except Exception:
-        return False
-
-
-def _leaves_alone(check: Callable[[Any], Any], value: Any) -> bool:
-    return (type(value) is dict and not value) or all(map(operator.is_, leaves(check(value)), leaves(value)))
-
-
-def _has_listed_names(fields: dict[str, Any], model: type[AnyOutput]) -> bool:
-    return all(
-        {name for name, required in names.items() if required} <= fields[field].keys() <= names.keys()
-        for field, names in model.listed_names().items()
-    )
 
 
 def _with_loss_checked(returned: AnyOutput, model: type[AnyOutput]) -> AnyOutput | list[Found]:

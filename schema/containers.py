@@ -5,7 +5,6 @@ container an object is, is decided by its exact type, so no code of a subclass r
 stops at the first fault; only then a second one lists them all.
 """
 
-import enum
 import functools
 import itertools
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from strictstep.schema.describe import Location, describe
 from strictstep.schema.faults import Fault, fault, fault_saying, faults_of, gathered
+from strictstep.schema.keys import key_text
 
 MAX_DEPTH = 64
 
@@ -27,31 +27,6 @@ Item = TypeVar("Item")
 
 _NEW = (None, -1)
 _BUSY = object()  # stands for a container that is being rebuilt: to meet it again below itself is a cycle
-
-
-def key_text(key: object) -> str:
-    """Return a key as a plain `str`; a subclass of it (a StrEnum, `numpy.str_`) gives its text."""
-    if issubclass(type(key), str):
-        return str.__str__(key)
-    raise fault("key_not_string", "a name (str) as key", key, _help_key(type(key)))
-
-
-def _help_key(kind: type) -> str:
-    if issubclass(kind, (dict, list, set)):  # none of them is a key: it stands in a list of names
-        return "a list of names holds no containers: return one dict of names to values in its place"
-    for kinds, text in _TEXTS_OF_KEYS:
-        if issubclass(kind, kinds):
-            return f"use text for keys, for example `{text}`"
-    return "use text for keys"
-
-
-# `str` of the first three is no name: 'K.LOSS', "b'loss'", "('a', 'b')"
-_TEXTS_OF_KEYS: tuple[tuple[Any, str], ...] = (
-    (enum.Enum, "key.value"),
-    (bytes, "key.decode()"),
-    (tuple, '"/".join(key)'),
-    ((int, float), "str(key)"),
-)
 
 
 def listed(values: Iterable[Item]) -> list[Item]:

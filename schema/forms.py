@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from strictstep.schema.containers import items_of, key_text, listed
+from strictstep.schema.containers import items_of, listed, values_in
 from strictstep.schema.describe import describe, numpy_type, printable, type_name
 from strictstep.schema.errors import Stage
 from strictstep.schema.faults import faults_of, words_of
+from strictstep.schema.keys import key_text
 from strictstep.schema.missing import FIELDS
 from strictstep.schema.scalars import host_number, scalar
 from strictstep.schema.translate import Found, unknown_key
@@ -155,7 +156,7 @@ def _help_form(returned: Any) -> str:
 
 
 def _help_sequence(returned: Any) -> str:
-    items = list(tuple.__iter__(returned) if issubclass(type(returned), tuple) else list.__iter__(returned))
+    items = list(values_in(returned))
     if len(items) == 2 and issubclass(type(items[0]), Tensor):
         return f'positions are not guessed: return `{{"loss": loss, {_second(items[1])}}}`'
     return 'positions are not guessed: return a mapping such as `{"loss": loss, "log": {...}}`'

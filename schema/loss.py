@@ -12,6 +12,7 @@ import torch
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
+from strictstep.schema.containers import values_in
 from strictstep.schema.describe import describe, numpy_type
 from strictstep.schema.faults import fault, fault_saying, faults_of, gathered, guarded, unreadable
 from strictstep.schema.scalars import FLOATING, REAL, STRIDED, host_number, scalar
@@ -146,7 +147,7 @@ def _help_parts(value: Any) -> str:
         return "it has a loss of its own: return that, for example `output.loss`"
     if not issubclass(kind, (list, tuple)):
         return "return the loss tensor that the model's output leads to"
-    if all(map(_is_scalar, (tuple if issubclass(kind, tuple) else list).__iter__(value))):
+    if all(map(_is_scalar, values_in(value))):
         return "sum the parts, for example `sum(parts)` or `torch.stack(parts).sum()`, and put them in `log`"
     return "return the one tensor in it that is the loss, for example `output[0]`, and the rest in `metrics`"
 

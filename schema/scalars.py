@@ -7,9 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from strictstep.schema.containers import checked_mapping, detached, key_text, listed
+from strictstep.schema.containers import checked_mapping, detached, listed
 from strictstep.schema.describe import describe, names_text, numpy_type, printable
 from strictstep.schema.faults import fault, fault_saying, faults_of, gathered, guarded
+from strictstep.schema.keys import key_text
 from strictstep.schema.names import nearest
 
 ScalarValue = Tensor | float | int | bool

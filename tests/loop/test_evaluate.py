@@ -339,3 +339,12 @@ def test_a_model_that_was_deployed_is_evaluated_as_it_is(number: int) -> None:
     model = list(deployed())[number]
     batch = torch.ones(2, 3)
     assert evaluate(model, lambda model, batch: model(batch).sum(), [batch]) == {"loss": model(batch).sum().item()}
+
+
+def test_a_model_that_cannot_be_put_into_eval_mode_is_not_evaluated_in_training_mode() -> None:
+    class Stubborn(nn.Linear):
+        def train(self, mode: bool = True) -> Any:
+            raise NotImplementedError("no modes here")
+
+    with pytest.raises(NotImplementedError, match=r"^no modes here"):
+        evaluate(Stubborn(3, 1), lambda model, batch: model(batch).sum(), [torch.ones(2, 3)])
